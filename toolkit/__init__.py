@@ -1,0 +1,44 @@
+"""Fine-tuning on Hugging Face Accelerate: the same numbers on any number of processes.
+
+The names below are all that a recipe needs to begin with; they are imported when they are first used, so that `--help`
+answers before torch is loaded.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from toolkit.config import BatchConfig, Config, EvaluateConfig, OptimConfig
+    from toolkit.errors import UserError
+    from toolkit.run import fine_tune
+    from toolkit.task import Batch, Source, Task
+
+HOMES = {
+    "Batch": "toolkit.task",
+    "BatchConfig": "toolkit.config",
+    "Config": "toolkit.config",
+    "EvaluateConfig": "toolkit.config",
+    "OptimConfig": "toolkit.config",
+    "Source": "toolkit.task",
+    "Task": "toolkit.task",
+    "UserError": "toolkit.errors",
+    "fine_tune": "toolkit.run",
+}
+
+__all__ = [
+    "Batch",
+    "BatchConfig",
+    "Config",
+    "EvaluateConfig",
+    "OptimConfig",
+    "Source",
+    "Task",
+    "UserError",
+    "fine_tune",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module 'toolkit' has no attribute {name!r}")
+    return getattr(import_module(HOMES[name]), name)

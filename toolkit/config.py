@@ -1,0 +1,146 @@
+"""What a run is: the configuration that every recipe shares.
+
+A recipe subclasses `Config` and adds its own sections. The sentence under a field is also its `--help`. What describes
+the machines (process count, precision, how a model is spread) is not here: it belongs to the launch configuration of
+Accelerate, and the same fact never stands in both.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal
+
+
+def execution(default: Any) -> Any:
+    """Declare a field that says how a run is carried out, and so changes its speed or cadence but none of its numbers."""
+    return field(default=default, metadata={"execution": True})
+
+
+def changes_numbers(config: Any, key: str) -> bool:
+    """Return whether a setting, by its dotted name, decides the numbers of the run; a name that is not known counts as one."""
+    first, _, rest = key.partition(".")
+    found = next((entry for entry in fields(config) if entry.name == first), None)
+    if found is None:
+        return True
+    section = getattr(config, first)
+    if rest and is_dataclass(section):
+        return changes_numbers(section, rest)
+    return not found.metadata.get("execution", False)
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    size: int = 32
+    """Samples of one optimizer step, over all processes (the global batch)."""
+    micro: int | None = execution(None)
+    """At most so many samples run through the model at once in one process; null means the whole share of a process. The accumulation follows from it and changes no number."""
+    balance: bool = execution(True)
+    """Sort each global batch by length and cut it so that micro-batches carry little padding and processes get about the same work; it changes no number."""
+    eval: int = execution(64)
+    """Samples that one process evaluates at once; it changes no number."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        yield from at_least(1, "batch.size", self.size)
+        yield from at_least(1, "batch.eval", self.eval)
+        if self.micro is not None:
+            yield from at_least(1, "batch.micro", self.micro)
+            if 1 <= self.size < self.micro:
+                yield (
+                    f"batch.micro is {self.micro}, but the global batch has only {self.size} samples (batch.size); "
+                    "give a smaller batch.micro or leave it out"
+                )
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    name: Literal["adamw", "sgd"] = "adamw"
+    """The optimizer: adamw, or sgd with momentum betas[0]."""
+    lr: float = 1e-3
+    """Peak learning rate."""
+    weight_decay: float = 0.01
+    """Weight decay; biases, norms and other parameters of fewer than two dimensions take none."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of the running averages of AdamW; sgd takes the first as its momentum."""
+    eps: float = 1e-8
+    """Added to the denominator of AdamW."""
+    clip: float | None = 1.0
+    """Largest norm of the gradient of one step; null does not clip."""
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    """How the learning rate goes on after the warm-up: linear or cosine to zero, or constant."""
+    warmup: float = 0.1
+    """Warm-up in optimizer steps, or, below 1, as a part of all steps."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        if not self.lr > 0:
+            yield f"optim.lr is {self.lr}; it must be greater than 0"
+        if self.weight_decay < 0:
+            yield f"optim.weight_decay is {self.weight_decay}; it must be 0 or greater"
+        if not all(0 <= beta < 1 for beta in self.betas):
+            yield f"optim.betas is {list(self.betas)}; both must be at least 0 and below 1"
+        if not self.eps > 0:
+            yield f"optim.eps is {self.eps}; it must be greater than 0"
+        if self.clip is not None and not self.clip > 0:
+            yield f"optim.clip is {self.clip}; it must be greater than 0, or null for no clipping"
+        if self.warmup < 0 or (self.warmup > 1 and self.warmup != int(self.warmup)):
+            yield f"optim.warmup is {self.warmup}; give a whole number of steps, or a part of all steps below 1"
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    every: int | None = execution(None)
+    """Evaluate after every so many optimizer steps; null means at the end of each epoch. The last step is always evaluated."""
+    only: bool = execution(False)
+    """Evaluate a saved model and do nothing else: the one in <output>/model, or the one that model.name names."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        if self.every is not None:
+            yield from at_least(1, "evaluate.every", self.every)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run, as far as all recipes agree on what a run is."""
+
+    batch: BatchConfig = BatchConfig()
+    """How many samples a step takes and how they are cut."""
+    optim: OptimConfig = OptimConfig()
+    """How the weights are changed."""
+    evaluate: EvaluateConfig = EvaluateConfig()
+    """When the model is evaluated."""
+    epochs: float | None = 3
+    """Passes over the training data; give epochs or steps, not both."""
+    steps: int | None = None
+    """Optimizer steps; give epochs or steps, not both."""
+    seed: int = 0
+    """Everything random in the run is drawn from this number."""
+    output: str | None = execution(None)
+    """The run folder; null means runs/<recipe>."""
+    threads: int | None = execution(None)
+    """Threads of torch in each process on CPU; null means the usable cores divided by the processes of this machine."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each, from every section and from the run as a whole."""
+        for field in fields(self):
+            section = getattr(self, field.name)
+            if is_dataclass(section) and hasattr(section, "problems"):
+                yield from section.problems()
+        if self.epochs is not None and self.steps is not None:
+            yield f"epochs is {self.epochs} and steps is {self.steps}; give one of them and set the other to null"
+        if self.epochs is None and self.steps is None:
+            yield "neither epochs nor steps is given; give one of them"
+        if self.epochs is not None and not self.epochs > 0:
+            yield f"epochs is {self.epochs}; it must be greater than 0"
+        if self.steps is not None:
+            yield from at_least(1, "steps", self.steps)
+        if self.seed < 0:
+            yield f"seed is {self.seed}; it must be 0 or greater"
+        if self.threads is not None:
+            yield from at_least(1, "threads", self.threads)
+
+
+def at_least(lowest: int, name: str, value: int) -> Iterator[str]:
+    """Yield a problem if `value` is below `lowest`."""
+    if value < lowest:
+        yield f"{name} is {value}; it must be {lowest} or greater"

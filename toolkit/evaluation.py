@@ -1,0 +1,150 @@
+"""Exact evaluation: every sample once, whatever the number of processes and the batch size."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from toolkit.config import Config
+from toolkit.loading import LoadedMicroBatch, MicroBatchSampler, build_loader
+from toolkit.order import Ids, fingerprint
+from toolkit.runtime import Runtime
+from toolkit.scoring import Scorer, to_host
+from toolkit.tally import Tally
+from toolkit.task import Source, Task
+
+# Predictions that wait in a process before they are gathered and given to the metrics: a bound on memory.
+HELD_SAMPLES = 4096
+
+Scored = tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The metrics of a model, and of the trivial baseline where it was asked for."""
+
+    metrics: dict[str, float]
+    baseline: dict[str, float] = field(default_factory=dict)
+
+
+class LongestFirst:
+    """All samples, the longest first: little padding, and a lack of memory shows at once.
+
+    The order does not depend on the number of processes or the batch size, and the metrics are fed in this order, so
+    that even a metric that adds floating-point numbers gets the same ones in the same order.
+    """
+
+    def __init__(self, source: Source, batch_size: int) -> None:
+        ids = np.arange(len(source), dtype=np.int64)
+        lengths = source.lengths(ids)
+        self.ids: Ids = ids if lengths is None else ids[np.lexsort((ids, -lengths))]
+        self.batch_size = batch_size
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Rounds in which all processes evaluate a batch each."""
+        return -(-len(self.ids) // self.batch_size)
+
+    def global_batch(self, step: int) -> Ids:
+        """Return the ids of one round, of all processes together."""
+        return self.ids[step * self.batch_size : (step + 1) * self.batch_size]
+
+
+class OneForward:
+    """Stands for the model while one batch is evaluated, so that `loss` and `predict` share a forward pass.
+
+    Both call the model with the same tensors; the second call gets the first one's answer. Everything else, such as
+    `generate`, goes to the model itself.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+        self.asked: tuple[Any, ...] | None = None
+        self.answer: Any = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        asked = (*args, *kwargs, *kwargs.values())
+        if self.asked is None or len(asked) != len(self.asked) or not all(map(is_same, asked, self.asked)):
+            self.asked, self.answer = asked, self.model(*args, **kwargs)
+        return self.answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two arguments are the same tensor, or equal words."""
+    return one is other or (isinstance(one, str | int | bool) and one == other)
+
+
+def evaluate(task: Task, config: Config, runtime: Runtime, model: torch.nn.Module, baseline: bool = False) -> Evaluation:
+    """Return loss and metrics over all evaluation samples, in every process.
+
+    Args:
+        task: what is evaluated; it has evaluation samples.
+        config: `batch.eval` is the size of a batch in one process.
+        runtime: where.
+        model: the model as it was prepared.
+        baseline: also score the task's trivial prediction.
+
+    Raises:
+        RuntimeError: the samples that came in are not each sample once; a defect.
+    """
+    assert task.evaluate is not None
+    source, size = task.evaluate, config.batch.eval * runtime.data_parallel_size
+    order = LongestFirst(source, size)
+    sampler = MicroBatchSampler(order, source, runtime.data_parallel_size, None, False, 0, order.steps_per_epoch)
+    loader = runtime.accelerator.prepare(build_loader(sampler, task), device_placement=[False])
+    # Metrics live in the main process alone; made together, so that a missing package stops all processes and hangs none.
+    scorer = runtime.together(lambda: Scorer(task.metrics, task.baseline if baseline else None) if runtime.is_main else None)
+
+    was_training = model.training
+    model.eval()
+    loss = torch.zeros((), dtype=torch.float64)
+    units = samples = seen = 0
+    held: list[Scored | None] = []
+    for number, micro in enumerate(loader, start=1):
+        total, scored = evaluate_batch(task, runtime, model, micro)
+        if not micro.plan.spare:
+            loss += total
+            units += micro.units
+            samples += len(micro.ids)
+            seen += fingerprint(np.array(micro.ids))
+        held.append(None if micro.plan.spare else scored)
+        # Every process counts alike, so that the decision to gather needs no agreement.
+        if number == order.steps_per_epoch or len(held) * size >= HELD_SAMPLES:
+            feed(scorer, runtime.gather(held))
+            held.clear()
+    model.train(was_training)
+
+    whole = runtime.agree(Tally(units, samples, fingerprint=seen % 2**64, earlier_loss=float(loss)))
+    if whole.samples != len(source) or whole.fingerprint != fingerprint(order.ids):
+        raise RuntimeError(f"evaluation saw {whole.samples} samples of {len(source)}, or not each of them once")
+    mean = whole.earlier_loss / whole.units if whole.units else math.nan
+    scores, trivial = runtime.on_main(lambda: scorer.compute() if scorer else ({}, {}))
+    return Evaluation({"loss": mean, **scores}, trivial)
+
+
+@torch.no_grad()
+def evaluate_batch(
+    task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch
+) -> tuple[float, Scored | None]:
+    """Return the summed loss of one batch, and its predictions beside its references."""
+    batch = runtime.to_device(micro.batch)
+    once = cast(torch.nn.Module, OneForward(model))
+    total = float(task.loss(once, batch))
+    if task.predict is None:
+        return total, None
+    return total, (to_host(task.predict(once, batch)), to_host(task.references(batch)))
+
+
+def feed(scorer: Scorer | None, gathered: list[list[Scored | None]]) -> None:
+    """Give what all processes found to the metrics, in the order of the samples: by round, and in it by process."""
+    if scorer is None:
+        return
+    for one_round in zip(*gathered, strict=True):
+        for scored in one_round:
+            if scored is not None:
+                scorer.add(*scored)

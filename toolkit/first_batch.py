@@ -1,0 +1,49 @@
+"""What is tried on the first micro-batch, before any step, because it would hang or fail obscurely later."""
+
+import torch
+
+from toolkit.errors import UserError
+from toolkit.loading import LoadedMicroBatch
+from toolkit.runtime import Runtime
+from toolkit.task import Task
+
+NAMED = 8
+
+
+def check_first_batch(task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch) -> None:
+    """Run one micro-batch forward and backward without changing anything, and look at the loss and the gradients.
+
+    Raises:
+        UserError: the loss is not a differentiable scalar, or a trainable parameter gets no gradient from it.
+    """
+    with runtime.accelerator.no_sync(model):
+        total = task.loss(model, runtime.to_device(micro.batch))
+        if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
+            shape = tuple(total.shape) if isinstance(total, torch.Tensor) else type(total).__name__
+            raise UserError(
+                f"the task's loss returned {shape}; it must return a scalar tensor that depends on the weights: "
+                "the sum (never the mean) over the units of the batch"
+            )
+        runtime.accelerator.backward(total)
+    without = [name for name, p in runtime.accelerator.unwrap_model(model).named_parameters() if p.requires_grad and p.grad is None]
+    model.zero_grad(set_to_none=True)
+    if without:
+        named = ", ".join(without[:NAMED]) + (f" and {len(without) - NAMED} more" if len(without) > NAMED else "")
+        raise UserError(
+            f"{len(without)} trainable parameter(s) get no gradient from the loss: {named}. With several processes training "
+            "would hang or fail; freeze them (requires_grad_(False)), remove them, or let the loss depend on them"
+        )
+
+
+def batch_norms(model: torch.nn.Module) -> list[str]:
+    """Return the names of batch-norm layers that are in training mode: their statistics depend on the cut."""
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training
+    ]
+
+
+def active_dropout(model: torch.nn.Module) -> float:
+    """Return the largest dropout probability in the model, as far as its layers tell."""
+    return max((m.p for m in model.modules() if isinstance(m, torch.nn.modules.dropout._DropoutNd)), default=0.0)

@@ -1,0 +1,144 @@
+"""Checks of labelled texts that every kind of task needs, each with a message that says what to do."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toolkit.columns import Columns
+from toolkit.errors import UserError
+from toolkit.labels import Array, Kind, Labels, is_text, ordered, read_labels
+from toolkit.texts import Split, listed, row_numbers
+from toolkit.tokenized_texts import ROWS_AT_ONCE
+
+
+class CheckedRows(NamedTuple):
+    """A table after its rows were checked."""
+
+    split: Split
+    """The rows that have a text and a label."""
+    dropped: int
+    """How many have not."""
+    problems: list[str]
+    """What is wrong with those, a sentence each."""
+
+
+def check_columns(train: Any, evaluate: Any, columns: Columns) -> None:
+    """Raise UserError if a column is not in the evaluation data, or a text column holds something else."""
+    problems = []
+    for name, table in (("training data", train), ("evaluation data", evaluate)):
+        if table is None:
+            continue
+        missing = [column for column in (*columns.texts, columns.label) if column not in table.column_names]
+        if missing:
+            problems.append(
+                f"{name}: no column {listed(missing)}, which the training data has; the columns here are "
+                f"{listed(table.column_names)}: name them alike in both"
+            )
+        for column in columns.texts:
+            if column not in missing and not is_text(type_ := table.data.schema.field(column).type):
+                problems.append(
+                    f"{name}: the text column {column!r} holds {type_}, not text; give another one with --data.text or "
+                    f"--data.text_pair (the columns are {listed(table.column_names)})"
+                )
+    if problems:
+        raise UserError(*problems)
+
+
+def check_rows(name: str, table: Any, columns: Columns, kind: Kind, separator: str | None) -> CheckedRows:
+    """Return the valid rows of a table, and what is wrong with the others."""
+    labels = read_labels(table, columns.label, kind, separator)
+    texts = table.select_columns(columns.texts)
+    problems = []
+    invalid = labels.empty | labels.unreadable
+    for column, empty in _empty_texts(texts).items():
+        invalid = invalid | empty
+        if empty.any():
+            problems.append(f"{name}: empty text in column {column!r} in {row_numbers(np.flatnonzero(empty))}")
+    if labels.empty.any():
+        problems.append(f"{name}: no label in column {columns.label!r} in {row_numbers(np.flatnonzero(labels.empty))}")
+    if labels.unreadable.any():
+        problems.append(
+            f"{name}: the label in column {columns.label!r} is not a finite number, which data.kind regression needs, "
+            f"in {row_numbers(np.flatnonzero(labels.unreadable))}"
+        )
+    problems = [f"{problem}; correct them, or leave them out with --data.drop_invalid true" for problem in problems]
+    valid = np.flatnonzero(~invalid)
+    whole = Split(name, texts, labels, np.arange(len(labels), dtype=np.int64))
+    return CheckedRows(whole.take(valid) if invalid.any() else whole, len(labels) - len(valid), problems)
+
+
+def label_names(kind: Kind, splits: Sequence[Split], known: Sequence[str] | None) -> list[str]:
+    """Return the label of each id: those of a saved model, or in the order that the data gives, or sorted."""
+    if kind == "regression":
+        if known:
+            raise UserError(
+                f"the labels are numbers (regression), but the model puts texts into {len(known)} classes "
+                f"({listed(known)}); give data.kind single or multi, or another model"
+            )
+        return []
+    if known:
+        return list(known)
+    labels = splits[0].labels
+    return labels.names if labels.in_order else ordered([labels.names[i] for i in np.unique(labels.values).tolist()])
+
+
+def number_labels(kind: Kind, splits: Sequence[Split], names: list[str], known: bool) -> list[Split]:
+    """Return the splits with labels as ids of `names`. Raises UserError for labels without an id, and if all are alike.
+
+    With `known` labels, those of a saved model, a label need not be in the training data, which may have only one.
+    """
+    problems = []
+    if kind == "regression":
+        if len(np.unique(splits[0].labels.values)) < 2 and len(splits[0]) > 1:
+            problems.append(
+                f"training data: every label is {splits[0].labels.values[0]:g}, so there is nothing to learn; "
+                "give another column with --data.label"
+            )
+        if problems:
+            raise UserError(*problems)
+        return list(splits)
+    numbered = [Split(part.name, part.texts, part.labels.renamed(names), part.rows) for part in splits]
+    seen = numbered[0].labels.counts() > 0
+    for before, after in zip(splits, numbered, strict=True):
+        strange = (after.labels.values < 0) | (~known & ~seen[after.labels.values])
+        if not strange.any():
+            continue
+        counts = np.bincount(before.labels.values[strange], minlength=len(before.labels.names))
+        found = [f"{before.labels.names[i]!r} ({counts[i]} rows)" for i in np.flatnonzero(counts).tolist()]
+        shown = ", ".join(found[:10]) + (f", ... ({len(found)} in all)" if len(found) > 10 else "")
+        where = f"the model, whose labels are {listed(names)}," if known else "the training data"
+        problems.append(
+            f"{before.name}: labels that {where} does not know: {shown}; correct or remove these rows, or "
+            + ("take another model" if known else "add such rows to the training data")
+        )
+    if not known and (alone := _alike(numbered[0].labels)):
+        problems.append(f"training data: {alone}, so there is nothing to learn; give at least two labels")
+    if problems:
+        raise UserError(*problems)
+    return numbered
+
+
+def _alike(labels: Labels) -> str:
+    """Say in which way all rows have the same label, if they have."""
+    counts = labels.counts()
+    carried = np.flatnonzero(counts)
+    if len(carried) == 0:
+        return "no row has any label"
+    # In a task of several labels one alone is enough, if some rows have it and others not.
+    if len(carried) == 1 and (labels.kind == "single" or counts[carried[0]] == len(labels)):
+        return f"every row has the label {labels.names[carried[0]]!r}"
+    return ""
+
+
+def _empty_texts(texts: Any) -> dict[str, Array]:
+    """Tell for each text column which rows are null or white space; few rows are in memory at once."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found: dict[str, list[Array]] = {column: [] for column in texts.column_names}
+    for batch in texts.with_format("arrow").iter(10 * ROWS_AT_ONCE):
+        for column, parts in found.items():
+            trimmed = pc.utf8_trim_whitespace(batch.column(column).cast(pa.large_string()))
+            parts.append(pc.fill_null(pc.equal(pc.binary_length(trimmed), 0), True).to_numpy())
+    return {column: np.concatenate(parts) if parts else np.zeros(0, dtype=bool) for column, parts in found.items()}

@@ -1,0 +1,112 @@
+"""What the launcher was asked for, so that a run never silently gets something else.
+
+`accelerate launch` does not hand its request down: with `--cpu --num_processes 2` it starts one process, and a launch file
+with `use_cpu: true` does not reach the processes of a multi-process launch. So the request is read where it was made, in
+the command line of the parent process, with Accelerate's own parser.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The request, as far as it can be known; None stands for "not said"."""
+
+    file: str | None = None
+    """The launch file in use, Accelerate's own remembered default included."""
+    remembered: bool = False
+    """Whether that file is the default that `accelerate config` wrote."""
+    processes: int | None = None
+    """Processes over all machines."""
+    use_cpu: bool | None = None
+    """True: CPU was asked for; False: an accelerator was."""
+    accumulation: int | None = None
+    """`gradient_accumulation_steps`, which the toolkit derives by itself."""
+
+    @property
+    def description(self) -> str:
+        """Where the launch configuration comes from, in words."""
+        if self.file is None:
+            return "none"
+        return f"{self.file} (remembered by `accelerate config`)" if self.remembered else self.file
+
+
+def read_launch() -> Launch:
+    """Return what the launcher of this process was asked for."""
+    arguments = launcher_arguments()
+    accumulation = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "")
+    from_environment = int(accumulation) if accumulation.isdigit() else None
+    use_cpu = True if is_true("ACCELERATE_USE_CPU") else None
+    if arguments is None:
+        return Launch(use_cpu=use_cpu, accumulation=from_environment)
+    return launch_of(arguments, use_cpu, from_environment)
+
+
+def launcher_arguments() -> list[str] | None:
+    """Return the arguments of `accelerate launch` if that is what started this process."""
+    try:
+        words = psutil.Process(os.getppid()).cmdline()
+    except psutil.Error:
+        return None
+    for index, word in enumerate(words[:4]):
+        name = Path(word).name
+        if name in ("accelerate-launch", "launch.py") or word == "accelerate.commands.launch":
+            return words[index + 1 :]
+        if name in ("accelerate", "accelerate_cli.py") and words[index + 1 : index + 2] == ["launch"]:
+            return words[index + 2 :]
+    return None
+
+
+def launch_of(arguments: list[str], use_cpu: bool | None, accumulation: int | None) -> Launch:
+    """Return the request that these arguments of `accelerate launch` make, together with the file they name."""
+    from accelerate.commands.config.config_args import default_config_file, load_config_from_file
+    from accelerate.commands.launch import launch_command_parser
+
+    asked, _ = launch_command_parser().parse_known_args(arguments)
+    remembered = asked.config_file is None and not asked.cpu and Path(default_config_file).is_file()
+    file = default_config_file if remembered else asked.config_file
+    processes = asked.num_processes
+    if asked.multi_gpu or asked.gpu_ids not in (None, "all"):
+        use_cpu = use_cpu or False
+    if file is not None:
+        settings: Any = load_config_from_file(file)
+        if processes is None:
+            processes = settings.num_processes
+        use_cpu = use_cpu or bool(asked.cpu or settings.use_cpu)
+        from_file = (getattr(settings, "deepspeed_config", None) or {}).get("gradient_accumulation_steps")
+        accumulation = accumulation or (from_file if isinstance(from_file, int) else None)
+    return Launch(file, remembered, processes, use_cpu, accumulation)
+
+
+def unsupported() -> list[str]:
+    """Return a sentence for everything that the launch configuration asks for and the toolkit does not train."""
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+    asked = []
+    if is_true("ACCELERATE_USE_MEGATRON_LM"):
+        asked.append("Megatron-LM")
+    if is_true("ACCELERATE_USE_DEEPSPEED"):
+        asked.append("DeepSpeed")
+    if is_true("ACCELERATE_USE_FSDP"):
+        asked.append("FSDP2" if os.environ.get("FSDP_VERSION") == "2" else "FSDP1 (fsdp_version 1)")
+    if is_true("ACCELERATE_USE_PARALLELISM_CONFIG"):
+        asked.append("a parallelism configuration (tensor, context or sequence parallel)")
+    problems = [
+        f"the launch configuration asks for {name}, which this toolkit does not train; use one of accelerate_configs/ "
+        "(CPU, one GPU, or distributed data parallel on one or several nodes)"
+        for name in asked
+    ]
+    if precision == "fp8":
+        problems.append(
+            "the launch configuration asks for mixed precision fp8, which this toolkit does not train; use bf16, fp16 or no"
+        )
+    return problems
+
+
+def is_true(variable: str) -> bool:
+    """Return whether an environment variable says yes, in the spellings that Accelerate writes."""
+    return os.environ.get(variable, "").lower() in ("1", "true", "yes", "y", "t", "on")

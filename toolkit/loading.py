@@ -1,0 +1,83 @@
+"""Samples to batches: the sampler that plans the micro-batches, and the loader that fetches and collates them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from toolkit.cut import MicroBatch, cut
+from toolkit.order import Order
+from toolkit.task import Batch, Source, Task
+
+
+@dataclass(frozen=True)
+class LoadedMicroBatch:
+    """A micro-batch with its tensors, in host memory."""
+
+    plan: MicroBatch
+    ids: tuple[int, ...]
+    """The samples that were really fetched; the ledger's fingerprint is taken of these, not of the plan."""
+    batch: Batch
+    units: int
+    """What the loss is averaged over; 0 for a spare micro-batch."""
+
+
+class MicroBatchSampler(Sampler[MicroBatch]):
+    """Yields the micro-batches of all processes, from one step to another and across epochs.
+
+    They come in the order in which `Accelerator.prepare` deals batches: the first to process 0, the next to process 1,
+    and so on; their number is a multiple of the process count by construction. It has no `set_epoch` on purpose:
+    Accelerate would call it with epochs of its own counting.
+    """
+
+    def __init__(
+        self, order: Order, source: Source, processes: int, micro: int | None, balance: bool, first: int, end: int
+    ) -> None:
+        self.order = order
+        self.source = source
+        self.processes = processes
+        self.micro = micro
+        self.balance = balance
+        self.first = first
+        self.end = end
+        # Accelerate reads it.
+        self.drop_last = False
+
+    def __iter__(self) -> Iterator[MicroBatch]:
+        for step in range(self.first, self.end):
+            ids = self.order.global_batch(step)
+            lengths = self.source.lengths(ids) if self.balance else None
+            yield from cut(step, ids, lengths, self.processes, self.micro)
+
+
+class MicroBatches(Dataset[LoadedMicroBatch]):
+    """Fetches and collates a whole micro-batch at once, in a loader's worker where there are any."""
+
+    def __init__(self, source: Source, task: Task) -> None:
+        self.source = source
+        self.task = task
+
+    def __getitems__(self, plan: MicroBatch) -> LoadedMicroBatch:
+        """Return the micro-batch that was planned; torch's loader hands over what the batch sampler yielded."""
+        batch = self.task.collate(self.source.fetch(plan.ids))
+        return LoadedMicroBatch(plan, plan.ids, batch, 0 if plan.spare else self.task.units(batch))
+
+
+def build_loader(sampler: MicroBatchSampler, task: Task) -> "DataLoader[LoadedMicroBatch]":
+    """Return a loader of `LoadedMicroBatch`, still to be prepared by Accelerate."""
+    return DataLoader(
+        MicroBatches(sampler.source, task),
+        batch_sampler=sampler,  # type: ignore[arg-type]  # a MicroBatch stands where torch expects a list of indices
+        collate_fn=as_it_is,
+        num_workers=task.workers,
+        persistent_workers=task.workers > 0,
+        # The loader draws a seed for its workers; from a generator of its own, so that the global one is left alone.
+        generator=torch.Generator(),
+    )
+
+
+def as_it_is(loaded: Any) -> Any:
+    """Return what `MicroBatches` already collated (a function of its own, so that workers can be spawned)."""
+    return loaded

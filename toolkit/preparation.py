@@ -1,0 +1,133 @@
+"""From a task to something that can be trained: model, optimizer and loader, prepared by Accelerate."""
+
+import torch
+from accelerate.utils import DistributedDataParallelKwargs
+
+from toolkit.config import Config
+from toolkit.console import clock
+from toolkit.cut import accumulation
+from toolkit.errors import UserError
+from toolkit.first_batch import active_dropout, batch_norms
+from toolkit.loading import MicroBatchSampler, build_loader
+from toolkit.loop import Training
+from toolkit.optimizer import build_optimizer
+from toolkit.order import ShuffledOrder
+from toolkit.randomness import seed_for
+from toolkit.runtime import Runtime
+from toolkit.schedules import warmup_steps
+from toolkit.task import Task
+
+
+def prepare(task: Task, config: Config, runtime: Runtime) -> Training:
+    """Build the model and everything around it.
+
+    Raises:
+        UserError: the configuration does not fit the data or the number of processes.
+    """
+    problems = misfits(task, config, runtime)
+    if problems:
+        raise UserError(*problems)
+    order = ShuffledOrder(len(task.train), config.batch.size, config.seed)
+    total = config.steps if config.steps is not None else max(1, round((config.epochs or 0) * order.steps_per_epoch))
+    model = runtime.together(lambda: build_model(task, config, runtime))
+    optimizer = build_optimizer(config.optim, model)
+    sampler = MicroBatchSampler(
+        order, task.train, runtime.data_parallel_size, config.batch.micro, config.batch.balance, 0, total
+    )
+    # Buffers that no forward pass changes need not be sent from rank 0 before each one.
+    runtime.accelerator.ddp_handler = DistributedDataParallelKwargs(broadcast_buffers=bool(batch_norms(model)))
+    model, optimizer, loader = runtime.accelerator.prepare(
+        model, optimizer, build_loader(sampler, task), device_placement=[True, True, False]
+    )
+    return Training(task, config, runtime, model, optimizer, loader, order.steps_per_epoch, total)
+
+
+def build_model(task: Task, config: Config, runtime: Runtime) -> torch.nn.Module:
+    """Return the task's module, with new weights drawn from the seed alone, in training mode."""
+    runtime.seed(seed_for(config.seed, "new weights"))
+    model = task.model(runtime).train()
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError("the model has no trainable parameter; leave at least one with requires_grad")
+    dtypes = {parameter.dtype for parameter in model.parameters()}
+    if runtime.precision != "no" and dtypes - {torch.float32}:
+        raise UserError(
+            f"the launch configuration asks for mixed precision {runtime.precision}, and the weights are "
+            f"{', '.join(sorted(str(d).removeprefix('torch.') for d in dtypes))}; mixed precision needs float32 weights: "
+            "set model.dtype to float32, or mixed_precision to no in the launch file"
+        )
+    return model
+
+
+def misfits(task: Task, config: Config, runtime: Runtime) -> list[str]:
+    """Return what does not fit between the configuration, the data and the processes."""
+    problems = []
+    size, processes = config.batch.size, runtime.data_parallel_size
+    if len(task.train) == 0:
+        problems.append("there is no training sample")
+    if processes > size:
+        problems.append(
+            f"{processes} processes were started, but the global batch has only {size} sample(s) (batch.size); "
+            "start at most that many processes or enlarge the batch"
+        )
+    derived = accumulation(size, processes, config.batch.micro)
+    asked = runtime.launch.accumulation
+    if asked not in (None, derived):
+        problems.append(
+            f"the launch configuration sets gradient_accumulation_steps to {asked}, but a global batch of {size} over {processes} "
+            f"process(es) with batch.micro {config.batch.micro or 'not set'} takes {derived}; remove it there, the toolkit derives it"
+        )
+    return problems
+
+
+def plan(training: Training) -> dict[str, str]:
+    """Return what is going to happen, line by line, before any of it does."""
+    task, config, runtime = training.task, training.config, training.runtime
+    size, processes = config.batch.size, runtime.data_parallel_size
+    rounds = accumulation(size, processes, config.batch.micro)
+    parameters = list(training.model.parameters())
+    trainable = sum(p.numel() for p in parameters if p.requires_grad)
+    optim = config.optim
+    held_out = f", {len(task.evaluate):,} for evaluation" if task.evaluate is not None else ", none for evaluation"
+    share = -(-size // (processes * rounds))
+    facts = dict(task.facts)
+    facts["samples"] = f"{len(task.train):,} for training{held_out}"
+    facts["global batch"] = (
+        f"{size} = {processes} process(es) x {rounds} micro-batch(es) of about {share}"
+        + (", cut by length" if config.batch.balance and task.train.lengths(first_ids(task)) is not None else "")
+    )
+    facts["steps"] = (
+        f"{training.total_steps:,} ({training.total_steps / training.steps_per_epoch:.3g} epochs of {training.steps_per_epoch:,}), "
+        f"evaluation every {config.evaluate.every or training.steps_per_epoch:,}"
+    )
+    facts["optimizer"] = (
+        f"{optim.name}, lr {optim.lr:g}, {warmup_steps(optim, training.total_steps):,} warm-up steps, then {optim.schedule}; "
+        f"weight decay {optim.weight_decay:g}, clip {optim.clip if optim.clip is not None else 'off'}"
+    )
+    dtypes = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters}))
+    facts["parameters"] = f"{sum(p.numel() for p in parameters):,} ({trainable:,} trainable), {dtypes}"
+    facts["device"] = f"{runtime.device.type}, mixed precision {runtime.precision}" + (
+        f", {runtime.threads} thread(s) per process" if runtime.device.type == "cpu" else ""
+    )
+    facts["launch file"] = runtime.launch.description
+    dropout = active_dropout(training.model)
+    if dropout:
+        facts["note"] = f"dropout {dropout:g}: numbers repeat on the same topology only"
+    norms = batch_norms(training.model)
+    if norms:
+        facts["batch norm"] = (
+            f"{len(norms)} layer(s) in training mode ({norms[0]}, ...): their statistics depend on how the batch is cut, "
+            "so numbers differ between topologies"
+        )
+    return facts
+
+
+def first_ids(task: Task):  # type: ignore[no-untyped-def]
+    """Return the id of one sample, to ask whether lengths are known."""
+    import numpy as np
+
+    return np.zeros(min(1, len(task.train)), dtype=np.int64)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds for a reader."""
+    return f"{seconds:.0f} s" if seconds < 120 else clock(seconds)

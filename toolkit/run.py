@@ -1,0 +1,89 @@
+"""A recipe as a command: from its arguments to the exit code of its process."""
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from toolkit.config import Config
+from toolkit.errors import UserError
+
+if TYPE_CHECKING:
+    from toolkit.task import Task
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+DONE, DEFECT, USER_CAN_FIX = 0, 1, 2
+
+# A launcher ends all processes as soon as one has failed: the others give the main one this long to speak first.
+SECONDS_TO_SPEAK = 10.0
+
+
+def fine_tune(
+    config_class: type[AnyConfig], task: "Callable[[AnyConfig], Task]", arguments: Sequence[str] | None = None
+) -> NoReturn:
+    """Run a recipe: parse the command line, train, evaluate, write the run folder, and exit.
+
+    Args:
+        config_class: the recipe's configuration; the docstring of its module is shown by `--help`.
+        task: makes the task from the configuration.
+        arguments: the command line, that of the process by default.
+
+    Exit codes: 0 done, 2 something that the user can fix (one message, no traceback), 1 a defect.
+    """
+    module = sys.modules[config_class.__module__]
+    recipe = Path(getattr(module, "__file__", None) or config_class.__name__.lower()).stem
+    config: AnyConfig | None = None
+    try:
+        from toolkit.command_line import parse
+
+        config = parse(config_class, module.__doc__ or "", arguments)
+        if config.output is None:
+            config = replace(config, output=f"runs/{recipe}")
+        quiet_libraries()
+        # torch and Accelerate are imported from here on: `--help` and a mistyped flag have been answered.
+        from toolkit.training_run import carry_out
+
+        carry_out(config, task, recipe)
+        code = DONE
+    except UserError as error:
+        code = USER_CAN_FIX
+        report(recipe, config, error)
+    except Exception:
+        traceback.print_exc()
+        code = DEFECT
+    leave(code)
+
+
+def quiet_libraries() -> None:
+    """Switch off the bars, warnings and telemetry of the libraries, before they are imported; ours stand for them."""
+    for variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_TELEMETRY", "TRANSFORMERS_NO_ADVISORY_WARNINGS"):
+        os.environ.setdefault(variable, "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+
+
+def report(recipe: str, config: Config | None, error: UserError) -> None:
+    """Tell the user once, from the main process, and leave word in the run folder if that is this run's own."""
+    if os.environ.get("RANK", "0") != "0":
+        time.sleep(SECONDS_TO_SPEAK)
+        return
+    if config is not None and config.output is not None:
+        from toolkit.run_folder import leave_word_of_refusal
+
+        leave_word_of_refusal(Path(config.output), error.problems)
+    sys.stdout.flush()
+    print(f"\n{recipe}: stopped, nothing was changed by it" if len(error.problems) == 0 else f"\n{recipe} can't go on:", file=sys.stderr)
+    for problem in error.problems:
+        print(f"  - {problem}", file=sys.stderr)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with this code, whatever threads the libraries still run."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sys.exit(code)

@@ -1,0 +1,162 @@
+"""The run folder: everything that a run leaves behind, written so that a reader never sees half a file."""
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from platform import python_version
+from typing import IO, Any, Literal
+
+from toolkit.errors import UserError
+from toolkit.ledger import finite_or_none
+
+Status = Literal["running", "finished", "preempted", "refused", "failed"]
+
+PACKAGES = ("finetune-toolkit", "torch", "accelerate", "transformers", "datasets", "evaluate", "numpy")
+
+
+class RunFolder:
+    """One folder for one run. Only the main process holds one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock: IO[str] | None = None
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def model_folder(self) -> Path:
+        """The trained model, ready for `from_pretrained`."""
+        return self.path / "model"
+
+    @property
+    def ledger_file(self) -> Path:
+        """One row per step."""
+        return self.path / "ledger.jsonl"
+
+    def record(self) -> dict[str, Any]:
+        """Return run.json, or an empty mapping if there is none."""
+        return read_record(self.path)
+
+    def is_new(self) -> bool:
+        """Whether nothing but an earlier refusal is in the folder."""
+        if not self.path.exists():
+            return True
+        entries = {entry.name for entry in self.path.iterdir()} - {"run.lock"}
+        return not entries or (entries == {"run.json"} and self.record().get("status") == "refused")
+
+    def claim(self) -> None:
+        """Create the folder if need be and take its lock, which the kernel releases when this process dies.
+
+        Raises:
+            UserError: the folder cannot be written, or another process works in it.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock = (self.path / "run.lock").open("a", encoding="utf-8")
+        except OSError as error:
+            raise UserError(
+                f"the run folder {self.path} can't be written ({error.strerror}); give another one with --output"
+            ) from None
+        try:
+            fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(
+                f"another process is running in {self.path}; wait for it, or give another folder with --output"
+            ) from None
+
+    def release(self) -> None:
+        """Let go of the lock."""
+        if self.lock is not None:
+            self.lock.close()
+            self.lock = None
+
+    def replace_record(self, **entries: Any) -> None:
+        """Write run.json anew."""
+        write_whole(self.path / "run.json", json.dumps(finite_or_none(entries), indent=2) + "\n")
+
+    def update(self, **changes: Any) -> None:
+        """Change some entries of run.json; the file is replaced whole."""
+        self.replace_record(**{**self.record(), **changes})
+
+    def write_model(self, export: Callable[[Path], None]) -> None:
+        """Let `export` write the model beside, and put it in place when it is complete."""
+        partial, former = self.path / "model.partial", self.path / "model.former"
+        for leftover in (partial, former):
+            shutil.rmtree(leftover, ignore_errors=True)
+        export(partial)
+        if self.model_folder.exists():
+            self.model_folder.rename(former)
+        partial.rename(self.model_folder)
+        shutil.rmtree(former, ignore_errors=True)
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Return the run.json of a folder, or an empty mapping if there is none that can be read."""
+    try:
+        record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a living process works in a run folder."""
+    try:
+        with (folder / "run.lock").open("r+", encoding="utf-8") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file beside and rename it, so that a reader sees the old one or the new one."""
+    partial = path.with_name(f"{path.name}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that a run's numbers depend on."""
+    found = {"python": python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def now() -> str:
+    """Return the time, in UTC, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def leave_word_of_refusal(path: Path, problems: tuple[str, ...]) -> None:
+    """Record a refused start in a folder that is new, and in no other.
+
+    A launcher turns every exit code into 1; scripts find the truth here.
+    """
+    folder = RunFolder(path)
+    try:
+        if folder.is_new():
+            folder.claim()
+            folder.replace_record(status="refused", problems=list(problems), versions=versions(), ended=now())
+    except (OSError, UserError):
+        # What is refused may be the folder itself, and the user is told in any case.
+        return
+    finally:
+        folder.release()

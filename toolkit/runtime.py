@@ -1,0 +1,257 @@
+"""Where a run happens: the one place that builds the Accelerator, and everything that processes say to each other."""
+
+import gc
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Generic, TypeVar, cast
+
+import torch
+import torch.distributed
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin, send_to_device
+
+from toolkit.config import Config
+from toolkit.errors import UserError
+from toolkit.launch import Launch, read_launch, unsupported
+from toolkit.tally import Tally
+from toolkit.task import Batch
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """This process among all processes of the run."""
+
+    accelerator: Accelerator
+    launch: Launch
+    threads: int
+    control: torch.distributed.ProcessGroup | None
+    """A gloo group of all processes: what is agreed on is agreed on the host, and nothing waits for a device."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        return torch.device(self.accelerator.device)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that speaks and writes."""
+        return bool(self.accelerator.is_main_process)
+
+    @property
+    def rank(self) -> int:
+        """The number of this process, from 0."""
+        return int(self.accelerator.process_index)
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Processes that see different samples."""
+        return int(self.accelerator.num_processes)
+
+    @property
+    def precision(self) -> str:
+        """Mixed precision: no, bf16 or fp16."""
+        return str(self.accelerator.mixed_precision)
+
+    def accumulate_over(self, micro_batches: int) -> None:
+        """Make `accelerator.accumulate` synchronise on the last of so many micro-batches, counted from now."""
+        self.accelerator.gradient_accumulation_steps = micro_batches
+        # Without this a number that changes from step to step synchronises on the wrong micro-batch.
+        self.accelerator.step = 0
+
+    def to_device(self, batch: Batch) -> Batch:
+        """Return the batch on the device of this process."""
+        moved: Batch = send_to_device(batch, self.device, non_blocking=True)
+        return moved
+
+    def seed(self, number: int) -> None:
+        """Seed what dropout draws from. (`torch.manual_seed` would visit every backend: 60 times the cost.)"""
+        torch.default_generator.manual_seed(number)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(number)
+
+    def agree(self, mine: Tally) -> Tally:
+        """Return the sum of the tallies of all processes: the one small all-reduce of a step, on the host."""
+        vector = torch.tensor(mine.vector(), dtype=torch.float64)
+        if self.control is not None:
+            torch.distributed.all_reduce(vector, group=self.control)
+        return Tally.of_sum(vector.tolist())
+
+    def gather(self, mine: Any) -> list[Any]:
+        """Return the values of all processes, by rank, in the main process; an empty list in the others."""
+        if self.control is None:
+            return [mine]
+        values: list[Any] | None = [None] * self.data_parallel_size if self.is_main else None
+        torch.distributed.gather_object(mine, values, dst=0, group=self.control)
+        return values or []
+
+    def together(self, work: Callable[[], Result]) -> Result:
+        """Run something in every process, and fail in all of them if it fails in one, so that none is left waiting."""
+        outcome = attempt(work)
+        failures: list[Failure | None] = [outcome.failure]
+        if self.control is not None:
+            failures *= self.data_parallel_size
+            torch.distributed.all_gather_object(failures, outcome.failure, group=self.control)
+        if outcome.error is not None and not isinstance(outcome.error, UserError):
+            raise outcome.error
+        raise_shared(failures)
+        return cast(Result, outcome.result)
+
+    def on_main(self, work: Callable[[], Result]) -> Result:
+        """Run something in the main process alone, and return its result, or raise its error, in all."""
+        outcome = attempt(work) if self.is_main else Outcome[Result]()
+        shared = [(outcome.result, outcome.failure)]
+        if self.control is not None:
+            torch.distributed.broadcast_object_list(shared, src=0, group=self.control)
+        if outcome.error is not None:
+            raise outcome.error
+        result, failure = shared[0]
+        raise_shared([failure])
+        return cast(Result, result)
+
+    def read_later(self, values: torch.Tensor) -> Callable[[], list[float]]:
+        """Start copying numbers to the host and return what reads them; only that waits, and only for this copy."""
+        if values.device.type != "cuda":
+            return values.tolist  # type: ignore[no-any-return]
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        host.copy_(values, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+
+        def read() -> list[float]:
+            arrived.synchronize()
+            return host.tolist()  # type: ignore[no-any-return]
+
+        return read
+
+    def close(self) -> None:
+        """Leave the process groups, all processes together.
+
+        The order matters: a rank that exits while a gloo thread still serves another one aborts with
+        "terminate called without an active exception". So all meet first, then what holds a group (the reducer of a
+        wrapped model) is dropped, and then the groups go.
+        """
+        self.accelerator.free_memory()
+        gc.collect()
+        if self.control is not None:
+            torch.distributed.barrier(group=self.control)
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def start_runtime(config: Config) -> Runtime:
+    """Return the runtime of this process.
+
+    Raises:
+        UserError: the launch configuration asks for something that this machine or the toolkit cannot do.
+    """
+    launch = read_launch()
+    on_cpu = launch.use_cpu is True or not torch.accelerator.is_available()
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    problems = [*unsupported(), *contradictions(launch, on_cpu, world_size)]
+    if problems:
+        raise UserError(*problems)
+    local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
+    threads = config.threads or max(1, len(os.sched_getaffinity(0)) // local_processes)
+    if on_cpu:
+        # A launcher sets OMP_NUM_THREADS=1, which is no choice of the user's and would leave cores idle.
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        torch.set_num_threads(threads)
+    accelerator = Accelerator(
+        cpu=on_cpu,
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1, sync_with_dataloader=False),
+        dataloader_config=DataLoaderConfiguration(even_batches=False),
+        step_scheduler_with_optimizer=False,
+    )
+    if accelerator.num_processes != world_size:
+        raise UserError(
+            f"WORLD_SIZE is {world_size}, but Accelerate sees {accelerator.num_processes} process(es): they would train apart. "
+            "Start them with `accelerate launch` and a file of accelerate_configs/, or unset WORLD_SIZE and RANK"
+        )
+    control = torch.distributed.new_group(backend="gloo") if accelerator.num_processes > 1 else None
+    return Runtime(accelerator, launch, threads, control)
+
+
+def contradictions(launch: Launch, on_cpu: bool, world_size: int) -> list[str]:
+    """Return a sentence for everything that was asked of the launcher and is not so."""
+    problems = []
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+    if launch.use_cpu is False and on_cpu:
+        problems.append(
+            f"the launch configuration ({launch.description}) asks for an accelerator, but torch finds none on this machine; "
+            "use accelerate_configs/cpu.yaml, or repair the driver"
+        )
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if not on_cpu and local > torch.accelerator.device_count():
+        problems.append(
+            f"{local} processes were started on this machine, which has {torch.accelerator.device_count()} accelerator(s); "
+            "start at most one for each"
+        )
+    if precision == "fp16" and on_cpu:
+        problems.append("the launch configuration asks for mixed precision fp16, which needs an accelerator; on CPU use bf16 or no")
+    # 0 and -1 are Accelerate's "as many as there are" and "to be given later".
+    if launch.processes not in (None, 0, -1, world_size):
+        problems.append(
+            f"`accelerate launch` was asked for {launch.processes} processes, but started {world_size}; on CPU use "
+            f"`accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes {launch.processes}`"
+        )
+    return problems
+
+
+def clip_limit(config: Config) -> float:
+    """Return the largest gradient norm that is let through; infinite where clipping is off, and the norm is still measured."""
+    return config.optim.clip if config.optim.clip is not None else inf
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What the other processes are told of an error."""
+
+    problems: tuple[str, ...]
+    is_user_error: bool
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Result]):
+    """The result or the error of some work in this process."""
+
+    result: Result | None = None
+    error: Exception | None = None
+
+    @property
+    def failure(self) -> Failure | None:
+        """The error in a form that can be sent."""
+        match self.error:
+            case None:
+                return None
+            case UserError(problems=problems):
+                return Failure(problems, is_user_error=True)
+            case error:
+                return Failure((f"{type(error).__name__}: {error}",), is_user_error=False)
+
+
+def attempt(work: Callable[[], Result]) -> Outcome[Result]:
+    """Run some work and keep its error."""
+    try:
+        return Outcome(result=work())
+    except Exception as error:
+        return Outcome(error=error)
+
+
+def raise_shared(failures: list[Failure | None]) -> None:
+    """Raise what any of the processes failed with; say which process where they do not all say the same."""
+    failed = {rank: failure for rank, failure in enumerate(failures) if failure is not None}
+    if not failed:
+        return
+    defects = {rank: failure for rank, failure in failed.items() if not failure.is_user_error}
+    told = defects or failed
+    if len(failed) == len(failures) and len(set(failed.values())) == 1:
+        problems = next(iter(failed.values())).problems
+    else:
+        problems = tuple(f"process {rank}: {problem}" for rank, failure in told.items() for problem in failure.problems)
+    if defects:
+        raise RuntimeError("; ".join(problems))
+    raise UserError(*problems)

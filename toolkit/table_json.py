@@ -1,0 +1,93 @@
+"""Json and json lines: a list of objects, {"data": [objects]}, or one object a line."""
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.errors import UserError
+from toolkit.table_text import open_text
+
+if TYPE_CHECKING:
+    import pyarrow
+
+ROWS_AT_ONCE = 100_000
+"""Rows of json lines that are Python objects at one time; as an Arrow table they take about a tenth of the memory."""
+
+
+def read_json_lines(path: Path) -> "pyarrow.Table":
+    def rows() -> Iterator[tuple[str, Any]]:
+        with open_text(path, newline="\n") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    try:
+                        yield f"line {number}", json.loads(line)
+                    except ValueError as error:
+                        raise UserError(
+                            f"{path}, line {number}: malformed json ({error}); give one object a line"
+                        ) from error
+
+    return _objects(path, rows())
+
+
+def read_json(path: Path) -> "pyarrow.Table":
+    with open_text(path, newline="\n") as file:
+        text = file.read()
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        try:
+            is_lines = isinstance(json.loads(text.lstrip().partition("\n")[0]), dict)
+        except ValueError:
+            is_lines = False
+        if is_lines:
+            return read_json_lines(path)
+        raise UserError(f"{path}: malformed json ({error}); give a list of objects, or one object a line") from error
+    if isinstance(content, dict) and isinstance(content.get("data"), list):
+        content = content["data"]
+    if not isinstance(content, list):
+        raise UserError(
+            f"{path} holds one json {_kind(content)}; "
+            'give a list of objects, {"data": [objects]}, or one object a line'
+        )
+    return _objects(path, ((f"row {number}", row) for number, row in enumerate(content, start=1)))
+
+
+def _objects(path: Path, rows: Iterator[tuple[str, Any]]) -> "pyarrow.Table":
+    import pyarrow as pa
+
+    pieces = []
+    while chunk := list(islice(rows, ROWS_AT_ONCE)):
+        names: dict[str, None] = {}
+        for place, row in chunk:
+            if not isinstance(row, dict):
+                raise UserError(f"{path}, {place}: a json {_kind(row)}, not an object with columns as its keys")
+            names.update(dict.fromkeys(row))
+        columns = [_column(path, name, [(place, row.get(name)) for place, row in chunk]) for name in names]
+        pieces.append(pa.table(columns, names=list(names)))
+    try:
+        return pa.concat_tables(pieces, promote_options="permissive") if pieces else pa.table({})
+    except pa.ArrowException as error:
+        raise UserError(f"{path}: a column changes its type in the middle ({error}); give it one type") from error
+
+
+def _column(path: Path, name: str, values: Sequence[tuple[str, Any]]) -> "pyarrow.Array":
+    import pyarrow as pa
+
+    try:
+        return pa.array([value for _, value in values])
+    except (pa.ArrowException, OverflowError, UnicodeError, TypeError) as error:
+        first: dict[str, str] = {}
+        for place, value in values:
+            if value is not None:
+                first.setdefault(_kind(value), place)
+        reason = str(error)
+        if len(first) > 1:
+            reason = "mixed types: " + ", ".join(f"{kind} in {place}" for kind, place in first.items())
+        raise UserError(f"{path}, column {name!r}: {reason}; give all rows of a column one type") from error
+
+
+def _kind(value: Any) -> str:
+    kinds = {dict: "object", list: "list", str: "text", bool: "truth value", int: "number", float: "number"}
+    return kinds.get(type(value), "null")

@@ -1,0 +1,144 @@
+"""Texts with labels after they were read: what a recipe asks of them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from toolkit.columns import Columns
+from toolkit.errors import UserError
+from toolkit.labels import Array, Kind, Labels
+from toolkit.tokenized_texts import ROWS_AT_ONCE, TokenizedTexts, text_digest, tokenize
+
+SHOWN = 10
+"""Row numbers and names that a message lists before it only counts."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows for training or for evaluation."""
+
+    name: str
+    texts: Any
+    """A `datasets.Dataset` of the text columns alone."""
+    labels: Labels
+    rows: Array
+    """The number that each row had in the data, counted from 0."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: Array, name: str | None = None) -> "Split":
+        """Return these rows, in this order."""
+        return Split(name or self.name, self.texts.select(rows), self.labels.take(rows), self.rows[rows])
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Training and evaluation texts with numbered labels."""
+
+    kind: Kind
+    labels: list[str]
+    """The name of each label id; empty for regression."""
+    columns: Columns
+    train: Split
+    evaluate: Split
+    max_length: int | None
+    facts: dict[str, str]
+    """Lines for the plan; `tokenize` adds one on the lengths."""
+
+    @property
+    def text_columns(self) -> list[str]:
+        """The columns that hold text: one, or two for pairs."""
+        return self.columns.texts
+
+    def training_texts(self) -> Iterator[str]:
+        """Yield every training text (of a pair both), to train a tokenizer on; few are in memory at once."""
+        for batch in self.train.texts.with_format("arrow").iter(ROWS_AT_ONCE):
+            for column in batch.columns:
+                yield from column.to_pylist()
+
+    @cached_property
+    def training_digest(self) -> str:
+        """A hash of the training texts: the key under which a tokenizer that was trained on them can be kept."""
+        return text_digest(self.train.texts)
+
+    @cached_property
+    def baseline(self) -> int | float | list[float]:
+        """What a model would predict that has seen labels and no text.
+
+        The most frequent label's id; for several labels the 0/1 vector of those that most texts have, or else of the
+        most frequent one; for regression the mean.
+        """
+        labels = self.train.labels
+        if self.kind == "regression":
+            return float(labels.values.mean())
+        counts = labels.counts()
+        if self.kind == "single":
+            return int(counts.argmax())
+        chosen = counts > len(labels) / 2
+        if not chosen.any():
+            chosen[counts.argmax()] = True
+        return [float(value) for value in chosen]
+
+    def tokenize(self, tokenizer: Any, limit: int | None = None) -> tuple[TokenizedTexts, TokenizedTexts]:
+        """Return the training and the evaluation texts as token ids.
+
+        `limit` is the longest text that the model takes, in tokens; None asks the tokenizer. Raises UserError if texts
+        are longer and data.max_length does not cut them, or if it cuts to more than the limit or to nothing.
+        """
+        if limit is None and tokenizer.model_max_length < 10**9:  # a tokenizer that knows no limit says 10**30
+            limit = int(tokenizer.model_max_length)
+        cut = self.max_length
+        added = tokenizer.num_special_tokens_to_add(pair=len(self.text_columns) > 1)
+        if cut is not None and limit is not None and cut > limit:
+            raise UserError(
+                f"data.max_length is {cut}, but the model takes at most {limit} tokens; give {limit} or less"
+            )
+        if cut is not None and cut <= added:
+            raise UserError(
+                f"data.max_length is {cut}, and the tokenizer adds {added} tokens of its own to each text, so that "
+                f"nothing of it would be left; give at least {added + 1}"
+            )
+        digests = (self.training_digest, text_digest(self.evaluate.texts))
+        splits = (self.train, self.evaluate)
+        train, evaluate = (
+            TokenizedTexts(tokenize(split.texts, tokenizer, cut, digest), split.labels)
+            for split, digest in zip(splits, digests, strict=True)
+        )
+        problems = []
+        for split, tokens in ((self.train, train), (self.evaluate, evaluate)):
+            lengths = np.asarray(tokens.full_lengths)
+            if cut is None and limit is not None and (lengths > limit).any():
+                problems.append(
+                    f"{split.name}: {row_numbers(split.rows[lengths > limit])} longer than the {limit} tokens that the "
+                    f"model takes (the longest has {lengths.max()}); cut them with --data.max_length {limit}"
+                )
+            if not lengths.all():
+                problems.append(
+                    f"{split.name}: {row_numbers(split.rows[lengths == 0])} without a single token; the tokenizer "
+                    "knows nothing in them: remove these rows, or take another tokenizer"
+                )
+        if problems:
+            raise UserError(*problems)
+        full = np.concatenate([train.full_lengths, evaluate.full_lengths])
+        line = f"{np.median(full):.0f} tokens in the middle, {full.max()} at most"
+        if cut is not None:
+            line += f"; {(full > cut).sum():,} of {len(full):,} texts cut to {cut}"
+        self.facts["lengths"] = line
+        return train, evaluate
+
+
+def row_numbers(rows: Array) -> str:
+    """Say how many rows these are, and the numbers of the first, counted from 1 as a reader counts."""
+    many = len(rows) > 1
+    numbers = ", ".join(str(row + 1) for row in rows[:SHOWN].tolist()) + (", ..." if len(rows) > SHOWN else "")
+    return f"{len(rows):,} row{'s' * many} (number{'s' * many} {numbers}, counted from 1 after any head line)"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Name the first of these, and say how many there are if not all are named."""
+    shown = ", ".join(map(repr, names[:SHOWN]))
+    return shown if len(names) <= SHOWN else f"{shown}, ... ({len(names)} in all)"
