@@ -2,7 +2,7 @@
 
     accelerate launch recipes/classify.py
         the embedded corpus (which package of Python's standard library is this docstring from?), a minute on two
-        cores: accuracy about 0.77, where the most frequent package alone has 0.22
+        cores: accuracy about 0.84, where the most frequent package alone has 0.14
 
     accelerate launch recipes/classify.py --data.train reviews.csv --data.text review --data.label stars \\
         --model.name path/or/hub-id --optim.lr 2e-5 --output runs/reviews
@@ -35,7 +35,7 @@ class Classify(Config):
     """Which encoder is trained."""
     data: LabelledTexts = LabelledTexts(held_out=0.15, max_length=128)
     """Which texts and labels it is trained on."""
-    epochs: float | None = 6
+    epochs: float | None = 4
     """Passes over the training data; give epochs or steps, not both."""
 
 

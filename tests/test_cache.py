@@ -138,7 +138,7 @@ def test_digest_tells_apart_what_differs() -> None:
 
 
 def test_digest_is_stable() -> None:
-    assert digest_of("reviews", 3, {"b": [1, None], "a": 0.5}) == "b3c1"
+    assert digest_of("reviews", 3, {"b": [1, None], "a": 0.5}) == "647650c5d1e6908fd40b39879505f59a"
     assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
     assert digest_of(np.int64(3)) == digest_of(3)
     with pytest.raises(TypeError, match="no stable hash"):

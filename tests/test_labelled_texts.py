@@ -1,6 +1,7 @@
 """Texts with labels: what is read, how it is numbered and cut, and what is said about bad input."""
 
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from toolkit.errors import UserError
 from toolkit.labelled_texts import LabelledTexts, pad_texts
 
 Rows = list[dict[str, Any]]
-WORDS = "red green blue one two three four five six seven eight nine ten".split()
+WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
 
 @pytest.fixture(autouse=True)
@@ -163,6 +164,17 @@ def test_zero_one_vectors_and_lists_of_class_labels(write: Any, saved: Any) -> N
     assert [texts.train.labels.target(i) for i in range(2)] == [[1.0, 1.0, 0.0], [0.0, 1.0, 0.0]]
 
 
+def test_the_training_data_decides_what_lists_of_zero_and_one_mean(write: Any) -> None:
+    evaluate = write(rows_of([[0, 1]]), "eval.jsonl")
+    vectors = LabelledTexts(train=write(rows_of([[0, 1], [1, 0], [1, 1]])), eval=evaluate).read()
+    assert vectors.evaluate.labels.target(0) == [0.0, 1.0]
+    ids = LabelledTexts(train=write(rows_of([[0, 1], [1], [2]])), eval=evaluate).read()
+    assert ids.evaluate.labels.target(0) == [1.0, 1.0, 0.0]
+    other = write(rows_of([[1], [0, 1]]), "eval.jsonl")
+    data = LabelledTexts(train=write(rows_of([[0, 1], [1, 0]])), eval=other)
+    assert "lists that are not 0/1 vectors of one length" in message_of(data)
+
+
 def test_a_separator_makes_several_labels(write: Any, tmp_path: Path) -> None:
     train = tmp_path / "train.csv"
     train.write_text("text,topics\n" + "one two,1; 2\nthree,2\nfour,1;;3\n" * 5, encoding="utf-8")
@@ -266,7 +278,7 @@ def test_labels_that_are_all_alike_are_refused(write: Any) -> None:
 def test_labels_that_training_never_saw_are_named_with_counts(write: Any) -> None:
     train, evaluate = write(rows_of(["a", "b"])), write(rows_of(["a", "x", "y", "x"]), "eval.jsonl")
     message = message_of(LabelledTexts(train=train, eval=evaluate))
-    assert "evaluation data: labels that the training data does not know: 'x' (2 rows), 'y' (1 rows)" in message
+    assert "evaluation data: labels that the training data does not know: 'x' (2 rows), 'y' (1 row)" in message
 
 
 def test_a_class_name_without_training_rows_counts_as_unseen(saved: Any) -> None:
@@ -277,7 +289,7 @@ def test_a_class_name_without_training_rows_counts_as_unseen(saved: Any) -> None
         train={"text": ["one", "two"], "label": [0, 1]},
         test={"text": ["one"], "label": [2]},
     )
-    assert "does not know: 'c' (1 rows)" in message_of(LabelledTexts(name=folder))
+    assert "does not know: 'c' (1 row)" in message_of(LabelledTexts(name=folder))
 
 
 def test_a_text_column_without_text_is_refused(write: Any) -> None:
@@ -367,6 +379,9 @@ def test_tokens_are_made_once_and_fetched_by_number(
 
     monkeypatch.setattr(tokenized_texts, "_encode", lambda *_: pytest.fail("the texts were tokenized again"))
     again, _ = data.read().tokenize(tokenizer)
+    assert pickle.loads(pickle.dumps(train)).fetch([3]) == train.fetch(
+        [3]
+    )  # as a worker process that is spawned gets it
     assert again.digest() == train.digest()
     assert again.fetch(range(18)) == train.fetch(range(18))
 
@@ -485,6 +500,7 @@ def test_the_embedded_corpus_is_the_default(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_importing_costs_no_heavy_package() -> None:
-    code = "import sys, toolkit.labelled_texts; print([m for m in ('torch', 'datasets', 'transformers', 'pyarrow') if m in sys.modules])"
+    heavy = "{'torch', 'datasets', 'transformers', 'pyarrow'}"
+    code = f"import sys, toolkit.labelled_texts; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

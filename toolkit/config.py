@@ -32,7 +32,7 @@ class BatchConfig:
     size: int = 32
     """Samples of one optimizer step, over all processes (the global batch)."""
     micro: int | None = execution(None)
-    """At most so many samples run through the model at once in one process; null means the whole share of a process. The accumulation follows from it and changes no number."""
+    """At most so many samples run through the model at once in one process; null means no limit. The accumulation follows from it and changes no number."""
     balance: bool = execution(True)
     """Sort each global batch by length and cut it so that micro-batches carry little padding and processes get about the same work; it changes no number."""
     eval: int = execution(64)

@@ -29,11 +29,13 @@ class MicroBatch:
 
 
 def accumulation(samples: int, processes: int, micro: int | None) -> int:
-    """Return how many micro-batches each process runs for a global batch of `samples`, at most `micro` samples in each."""
+    """Return the fewest micro-batches in which each process can run its share of `samples`, at most `micro` in each."""
     return 1 if micro is None else -(-samples // (processes * micro))
 
 
-def cut(step: int, ids: Ids, lengths: Lengths | None, processes: int, micro: int | None) -> list[MicroBatch]:
+def cut(
+    step: int, ids: Ids, lengths: Lengths | None, processes: int, micro: int | None, call_cost: int | None = None
+) -> list[MicroBatch]:
     """Cut one global batch into accumulation x processes micro-batches.
 
     Args:
@@ -42,18 +44,22 @@ def cut(step: int, ids: Ids, lengths: Lengths | None, processes: int, micro: int
         lengths: their lengths, same shape; None leaves the samples in the order of `ids`, in even parts.
         processes: the data-parallel size.
         micro: the most samples in one micro-batch; None for no limit.
+        call_cost: what one more pass through the model costs beside its elements, in elements: the global batch is cut
+            finer than `micro` demands where the padding that is saved outweighs it. None never does.
 
     Returns:
         The micro-batches in dealing order: first one for each process, then the second of each, and so on.
     """
     rounds = accumulation(len(ids), processes, micro)
-    parts = min(rounds * processes, len(ids))
     if lengths is None:
+        parts = min(rounds * processes, len(ids))
         chunks = np.array_split(np.arange(len(ids)), parts)
     else:
         longest_first = np.lexsort((ids, -lengths))
-        ends = np.cumsum(balanced_sizes(lengths[longest_first].tolist(), parts, micro or len(ids)))
-        chunks = np.split(longest_first, ends[:-1])
+        ordered, most = lengths[longest_first].tolist(), micro or len(ids)
+        rounds, sizes = cheapest_cut(ordered, processes, rounds, most, call_cost)
+        parts = len(sizes)
+        chunks = np.split(longest_first, np.cumsum(sizes)[:-1])
     micro_batches = []
     for chunk in chunks:
         padded = used = 0
@@ -70,6 +76,30 @@ def cut(step: int, ids: Ids, lengths: Lengths | None, processes: int, micro: int
         one_each = micro_batches[number * processes : (number + 1) * processes]
         dealt += one_each if number % 2 == 0 else one_each[::-1]
     return dealt
+
+
+def cheapest_cut(
+    longest_first: list[int], processes: int, fewest: int, most: int, call_cost: int | None
+) -> tuple[int, list[int]]:
+    """Return how many micro-batches each process runs, at least `fewest`, and the sizes of all of them.
+
+    One process's cost is taken as its number of micro-batches times (the costliest micro-batch + the cost of a call).
+    The number is doubled as long as that falls.
+    """
+
+    def attempt(rounds: int) -> tuple[float, list[int]]:
+        sizes = balanced_sizes(longest_first, min(rounds * processes, len(longest_first)), most)
+        starts = np.cumsum([0, *sizes[:-1]]).tolist()
+        costliest = max(size * longest_first[start] for size, start in zip(sizes, starts, strict=True))
+        return rounds * (costliest + (call_cost or 0)), sizes
+
+    rounds, (cost, sizes) = fewest, attempt(fewest)
+    while call_cost is not None and 2 * rounds * processes <= len(longest_first):
+        finer_cost, finer = attempt(2 * rounds)
+        if finer_cost >= cost:
+            break
+        rounds, cost, sizes = 2 * rounds, finer_cost, finer
+    return rounds, sizes
 
 
 def balanced_sizes(longest_first: list[int], parts: int, most: int) -> list[int]:

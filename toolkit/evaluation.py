@@ -95,7 +95,7 @@ def evaluate(task: Task, config: Config, runtime: Runtime, model: torch.nn.Modul
     assert task.evaluate is not None
     source, size = task.evaluate, config.batch.eval * runtime.data_parallel_size
     order = LongestFirst(source, size)
-    sampler = MicroBatchSampler(order, source, runtime.data_parallel_size, None, False, 0, order.steps_per_epoch)
+    sampler = MicroBatchSampler(order, source, runtime.data_parallel_size, order.steps_per_epoch)
     loader = runtime.accelerator.prepare(build_loader(sampler, task), device_placement=[False])
     # Metrics live in the main process alone; made together, so that a missing package stops all processes and hangs none.
     scorer = runtime.together(lambda: Scorer(task.metrics, task.baseline if baseline else None) if runtime.is_main else None)

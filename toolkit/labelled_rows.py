@@ -7,8 +7,9 @@ import numpy as np
 
 from toolkit.columns import Columns
 from toolkit.errors import UserError
-from toolkit.labels import Array, Kind, Labels, is_text, ordered, read_labels
-from toolkit.texts import Split, listed, row_numbers
+from toolkit.label_reading import is_text, read_labels
+from toolkit.labels import Array, Kind, Labels, ordered
+from toolkit.texts import SHOWN, Split, listed, row_numbers
 from toolkit.tokenized_texts import ROWS_AT_ONCE
 
 
@@ -45,9 +46,11 @@ def check_columns(train: Any, evaluate: Any, columns: Columns) -> None:
         raise UserError(*problems)
 
 
-def check_rows(name: str, table: Any, columns: Columns, kind: Kind, separator: str | None) -> CheckedRows:
-    """Return the valid rows of a table, and what is wrong with the others."""
-    labels = read_labels(table, columns.label, kind, separator)
+def check_rows(
+    name: str, table: Any, columns: Columns, kind: Kind, separator: str | None, like: Labels | None = None
+) -> CheckedRows:
+    """Return the valid rows of a table, and what is wrong with the others; `like`: labels of the training data."""
+    labels = read_labels(table, columns.label, kind, separator, like)
     texts = table.select_columns(columns.texts)
     problems = []
     invalid = labels.empty | labels.unreadable
@@ -101,12 +104,18 @@ def number_labels(kind: Kind, splits: Sequence[Split], names: list[str], known: 
     numbered = [Split(part.name, part.texts, part.labels.renamed(names), part.rows) for part in splits]
     seen = numbered[0].labels.counts() > 0
     for before, after in zip(splits, numbered, strict=True):
-        strange = (after.labels.values < 0) | (~known & ~seen[after.labels.values])
+        strange = after.labels.values < 0
+        if not known:
+            strange |= ~seen[after.labels.values]
         if not strange.any():
             continue
-        counts = np.bincount(before.labels.values[strange], minlength=len(before.labels.names))
-        found = [f"{before.labels.names[i]!r} ({counts[i]} rows)" for i in np.flatnonzero(counts).tolist()]
-        shown = ", ".join(found[:10]) + (f", ... ({len(found)} in all)" if len(found) > 10 else "")
+        counts = np.bincount(before.labels.values[strange]).tolist()
+        found = [
+            f"{name!r} ({count:,} row{'s' if count > 1 else ''})"
+            for name, count in zip(before.labels.names, counts, strict=False)
+            if count
+        ]
+        shown = ", ".join(found[:SHOWN]) + (f", ... ({len(found)} in all)" if len(found) > SHOWN else "")
         where = f"the model, whose labels are {listed(names)}," if known else "the training data"
         problems.append(
             f"{before.name}: labels that {where} does not know: {shown}; correct or remove these rows, or "

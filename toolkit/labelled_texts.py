@@ -11,8 +11,9 @@ from toolkit.config import at_least
 from toolkit.corpus import docstrings
 from toolkit.errors import UserError
 from toolkit.held_out import held_out_rows
-from toolkit.labelled_rows import check_columns, check_rows, label_names, number_labels
-from toolkit.labels import Kind, Labels, is_text, kind_of
+from toolkit.label_reading import is_text, kind_of
+from toolkit.labelled_rows import CheckedRows, check_columns, check_rows, label_names, number_labels
+from toolkit.labels import Kind, Labels
 from toolkit.texts import Split, Texts
 from toolkit.tokenized_texts import TokenizedTexts, pad_texts
 
@@ -86,7 +87,10 @@ class LabelledTexts:
         check_columns(train, evaluate, columns)
         tables = {"training data": train} | ({} if evaluate is None else {"evaluation data": evaluate})
         kind = self._kind(tables, columns.label)
-        checked = [check_rows(name, table, columns, kind, self.separator) for name, table in tables.items()]
+        checked: list[CheckedRows] = []
+        for name, table in tables.items():
+            like = checked[0].split.labels if checked else None
+            checked.append(check_rows(name, table, columns, kind, self.separator, like))
         problems = [problem for part in checked for problem in part.problems]
         if problems and not self.drop_invalid:
             raise UserError(*problems)

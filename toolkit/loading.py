@@ -33,15 +33,25 @@ class MicroBatchSampler(Sampler[MicroBatch]):
     """
 
     def __init__(
-        self, order: Order, source: Source, processes: int, micro: int | None, balance: bool, first: int, end: int
+        self,
+        order: Order,
+        source: Source,
+        processes: int,
+        end: int,
+        *,
+        first: int = 0,
+        micro: int | None = None,
+        balance: bool = False,
+        call_cost: int | None = None,
     ) -> None:
         self.order = order
         self.source = source
         self.processes = processes
-        self.micro = micro
-        self.balance = balance
         self.first = first
         self.end = end
+        self.micro = micro
+        self.balance = balance
+        self.call_cost = call_cost
         # Accelerate reads it.
         self.drop_last = False
 
@@ -49,7 +59,7 @@ class MicroBatchSampler(Sampler[MicroBatch]):
         for step in range(self.first, self.end):
             ids = self.order.global_batch(step)
             lengths = self.source.lengths(ids) if self.balance else None
-            yield from cut(step, ids, lengths, self.processes, self.micro)
+            yield from cut(step, ids, lengths, self.processes, self.micro, self.call_cost)
 
 
 class MicroBatches(Dataset[LoadedMicroBatch]):

@@ -1,10 +1,9 @@
 """From a task to something that can be trained: model, optimizer and loader, prepared by Accelerate."""
 
+import numpy as np
 import torch
-from accelerate.utils import DistributedDataParallelKwargs
 
 from toolkit.config import Config
-from toolkit.console import clock
 from toolkit.cut import accumulation
 from toolkit.errors import UserError
 from toolkit.first_batch import active_dropout, batch_norms
@@ -16,6 +15,10 @@ from toolkit.randomness import seed_for
 from toolkit.runtime import Runtime
 from toolkit.schedules import warmup_steps
 from toolkit.task import Task
+
+# On CPU one more pass through a model costs about as much as so many elements of padding; a GPU is kept waiting by small
+# micro-batches, and is given them only where memory demands it.
+CALL_COST_ON_CPU = 64
 
 
 def prepare(task: Task, config: Config, runtime: Runtime) -> Training:
@@ -32,10 +35,14 @@ def prepare(task: Task, config: Config, runtime: Runtime) -> Training:
     model = runtime.together(lambda: build_model(task, config, runtime))
     optimizer = build_optimizer(config.optim, model)
     sampler = MicroBatchSampler(
-        order, task.train, runtime.data_parallel_size, config.batch.micro, config.batch.balance, 0, total
+        order,
+        task.train,
+        runtime.data_parallel_size,
+        total,
+        micro=config.batch.micro,
+        balance=config.batch.balance,
+        call_cost=CALL_COST_ON_CPU if runtime.device.type == "cpu" else None,
     )
-    # Buffers that no forward pass changes need not be sent from rank 0 before each one.
-    runtime.accelerator.ddp_handler = DistributedDataParallelKwargs(broadcast_buffers=bool(batch_norms(model)))
     model, optimizer, loader = runtime.accelerator.prepare(
         model, optimizer, build_loader(sampler, task), device_placement=[True, True, False]
     )
@@ -83,18 +90,18 @@ def plan(training: Training) -> dict[str, str]:
     """Return what is going to happen, line by line, before any of it does."""
     task, config, runtime = training.task, training.config, training.runtime
     size, processes = config.batch.size, runtime.data_parallel_size
-    rounds = accumulation(size, processes, config.batch.micro)
+    fewest = accumulation(size, processes, config.batch.micro)
+    by_length = config.batch.balance and task.train.lengths(np.zeros(1, dtype=np.int64)) is not None
     parameters = list(training.model.parameters())
     trainable = sum(p.numel() for p in parameters if p.requires_grad)
     optim = config.optim
     held_out = f", {len(task.evaluate):,} for evaluation" if task.evaluate is not None else ", none for evaluation"
-    share = -(-size // (processes * rounds))
     facts = dict(task.facts)
     facts["samples"] = f"{len(task.train):,} for training{held_out}"
-    facts["global batch"] = (
-        f"{size} = {processes} process(es) x {rounds} micro-batch(es) of about {share}"
-        + (", cut by length" if config.batch.balance and task.train.lengths(first_ids(task)) is not None else "")
-    )
+    facts["global batch"] = f"{size} = {processes} process(es) x {fewest} micro-batch(es) of about {size / processes / fewest:.3g}"
+    if by_length:
+        finer = ", and into more where that saves padding" if runtime.device.type == "cpu" else ""
+        facts["global batch"] += f", cut by length{finer}"
     facts["steps"] = (
         f"{training.total_steps:,} ({training.total_steps / training.steps_per_epoch:.3g} epochs of {training.steps_per_epoch:,}), "
         f"evaluation every {config.evaluate.every or training.steps_per_epoch:,}"
@@ -119,15 +126,3 @@ def plan(training: Training) -> dict[str, str]:
             "so numbers differ between topologies"
         )
     return facts
-
-
-def first_ids(task: Task):  # type: ignore[no-untyped-def]
-    """Return the id of one sample, to ask whether lengths are known."""
-    import numpy as np
-
-    return np.zeros(min(1, len(task.train)), dtype=np.int64)
-
-
-def duration(seconds: float) -> str:
-    """Return seconds for a reader."""
-    return f"{seconds:.0f} s" if seconds < 120 else clock(seconds)

@@ -101,20 +101,26 @@ def _reads_unquoted(path: Path) -> bool:
     count as such only if they contain no line break.
     """
     with _long_fields():
-        try:
-            plain = [record for _, record in _records(path, "\t", quoted=False)]
-        except UserError:
-            return False
-        width = len(plain[0]) if plain else 0
-        if any(len(record) != width for record in plain):
-            return False
-        if not any(field.startswith('"') for record in plain for field in record):
-            return False  # both readings are the same
-        try:
-            quoted = [record for _, record in _records(path, "\t", quoted=True)]
-        except UserError:
-            return True
-        return len(quoted) != len(plain) or any(len(record) != width for record in quoted)
+        plain = _shape(path, quoted=False)
+        if plain is None or not plain[1]:
+            return False  # only the quoted reading can fit, or both are the same
+        quoted = _shape(path, quoted=True)
+    return quoted is None or quoted[0] != plain[0]
+
+
+def _shape(path: Path, quoted: bool) -> tuple[int, bool] | None:
+    """Return a tsv's number of records, and whether a field begins with a quote; None if it does not fit this reading."""
+    width, count, quotes = 0, 0, False
+    try:
+        for _, record in _records(path, "\t", quoted):
+            width = width or len(record)
+            if len(record) != width:
+                return None
+            count += 1
+            quotes = quotes or any(field.startswith('"') for field in record)
+    except UserError:
+        return None
+    return count, quotes
 
 
 @contextmanager

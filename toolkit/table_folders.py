@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -99,7 +100,9 @@ def data_files(folder: Path) -> list[Path]:
 
 def one_format(files: Sequence[Path]) -> None:
     """Raise UserError unless all files have one format."""
-    by_format = {format_of(path): path for path in files}
+    by_format: dict[str | None, Path] = {}
+    for path in files:
+        by_format.setdefault(format_of(path), path)
     if len(by_format) > 1:
         raise UserError(
             "files of several formats would be mixed: "
@@ -143,13 +146,13 @@ def _matching(root: Path, available: Sequence[Path], field: str, wanted: str) ->
         return [path]
     if path.is_dir():
         return data_files(path)
-    try:
-        if any(sign in wanted for sign in "*?[") and (
-            matches := [one for one in available if one in set(root.glob(wanted))]
-        ):
-            return matches
-    except (ValueError, NotImplementedError):
-        pass  # no pattern after all: said below as a name that does not exist
+    if any(sign in wanted for sign in "*?["):
+        with suppress(
+            ValueError, NotImplementedError
+        ):  # no pattern after all: said below as a name that does not exist
+            matched = set(root.glob(wanted))
+            if matches := [one for one in available if one in matched]:
+                return matches
     if matches := [one for one in available if kind_of(one.relative_to(root)) == wanted]:
         return _unambiguous(root, matches)
     raise UserError(
