@@ -79,7 +79,9 @@ def task(config: Classify) -> Task:
         return full_precision(model(**inputs).logits)
 
     return Task(
-        model=lambda runtime: sequence_classifier(config.model, texts.labels, texts.kind, len(tokens), trained_head=only),
+        model=lambda runtime: sequence_classifier(
+            config.model, texts.labels, texts.kind, len(tokens), trained_head=only
+        ),
         train=train,
         evaluate=held_out,
         collate=pad_texts(tokens, texts.kind),

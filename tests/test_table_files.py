@@ -2,15 +2,11 @@
 
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-os.environ["HF_HUB_OFFLINE"] = "1"  # read when datasets is first imported
 import datasets
-import datasets.config
+import pytest
 
 from toolkit.errors import UserError
 from toolkit.tables import Splits, read_splits
@@ -178,7 +174,7 @@ def test_parquet_of_pandas_categories_and_index() -> None:
             'text,label\na,1\n\n"b\nc",2\nd,3,4\n',
             r"a.csv, line 6: 3 fields, but the header has 2 \(text, label\)",
         ),
-        ("a.csv", "text,label\na,1\nb\n", "a.csv, line 3: 1 fields, but the header has 2"),
+        ("a.csv", "text,label\na,1\nb\n", "a.csv, line 3: 1 field, but the header has 2"),
         (
             "a.csv",
             'text,label\na,1\n"b,2\nc,3\n',
@@ -194,11 +190,12 @@ def test_parquet_of_pandas_categories_and_index() -> None:
         ("a.jsonl", '{"a": 1}\n\n{"a": \n', r"a.jsonl, line 3: malformed json"),
         ("a.jsonl", '{"a": 1}\n[1]\n', r"a.jsonl, line 2: a json list, not an object"),
         ("a.jsonl", "\n\n", "a.jsonl has no (columns|rows)"),
-        ("a.jsonl", "{}\n{}\n", "a.jsonl has no columns"),
+        ("a.jsonl", "{}\n{}\n", "a.jsonl has no rows, or only empty ones"),
         ("a.jsonl", '{"a": 1}\n{"a": "x"}\n', r"column 'a': mixed types: number in line 1, text in line 2; give all"),
         ("a.jsonl", '{"a": "\\ud800"}\n', r"a.jsonl, column 'a': .*surrogates"),
         ("a.jsonl", '{"a": 123456789012345678901}\n', r"a.jsonl, column 'a'"),
         ("a.jsonl", b'{"a": "\xff"}\n', r"a.jsonl, line 1: not UTF-8"),
+        ("a.json", "[" * 100_000, "a.json: malformed json .*recursion"),
         ("a.json", "[]", "a.json has no (columns|rows)"),
         ("a.json", '[{"a": 1},\n 3]', "a.json, row 2: a json number, not an object"),
         ("a.json", '[{"a": 1},\n {"a" 3}]', r"a.json: malformed json \(.*line 2 column 7"),
@@ -223,3 +220,11 @@ def test_file_without_permission(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Path, "open", denied)  # an administrator may read all files
     refused("a.csv may not be read by this user", name="a.csv")
+
+
+def test_type_that_only_parquet_has() -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    parquet.write_table(pa.table({"a": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))}), "a.parquet")
+    refused("a.parquet has a column of a type that is not read here .*map", name="a.parquet")

@@ -1,13 +1,9 @@
 """The files that are meant are found, and what is missing or ambiguous is said in one sentence."""
 
-import os
 from pathlib import Path
 
-import pytest
-
-os.environ["HF_HUB_OFFLINE"] = "1"  # read when datasets is first imported
 import datasets
-import datasets.config
+import pytest
 
 from toolkit.errors import UserError
 from toolkit.tables import Splits, read_splits

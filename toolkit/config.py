@@ -32,9 +32,9 @@ class BatchConfig:
     size: int = 32
     """Samples of one optimizer step, over all processes (the global batch)."""
     micro: int | None = execution(None)
-    """At most so many samples run through the model at once in one process; null means no limit. The accumulation follows from it and changes no number."""
+    """At most so many samples run through the model at once in one process; null means no limit. It changes no number."""
     balance: bool = execution(True)
-    """Sort each global batch by length and cut it so that micro-batches carry little padding and processes get about the same work; it changes no number."""
+    """Cut each global batch by length: little padding, and about the same work for each process. It changes no number."""
     eval: int = execution(64)
     """Samples that one process evaluates at once; it changes no number."""
 
@@ -122,8 +122,8 @@ class Config:
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each, from every section and from the run as a whole."""
-        for field in fields(self):
-            section = getattr(self, field.name)
+        for entry in fields(self):
+            section = getattr(self, entry.name)
             if is_dataclass(section) and hasattr(section, "problems"):
                 yield from section.problems()
         if self.epochs is not None and self.steps is not None:

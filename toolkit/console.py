@@ -84,7 +84,9 @@ class Display:
             self.task = self.bar.add_task("", total=self.total_steps, loss="-", rate="-", metrics="")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.bar is not None:
             self.bar.stop()
 

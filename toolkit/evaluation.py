@@ -79,7 +79,9 @@ def is_same(one: Any, other: Any) -> bool:
     return one is other or (isinstance(one, str | int | bool) and one == other)
 
 
-def evaluate(task: Task, config: Config, runtime: Runtime, model: torch.nn.Module, baseline: bool = False) -> Evaluation:
+def evaluate(
+    task: Task, config: Config, runtime: Runtime, model: torch.nn.Module, baseline: bool = False
+) -> Evaluation:
     """Return loss and metrics over all evaluation samples, in every process.
 
     Args:
@@ -98,7 +100,9 @@ def evaluate(task: Task, config: Config, runtime: Runtime, model: torch.nn.Modul
     sampler = MicroBatchSampler(order, source, runtime.data_parallel_size, order.steps_per_epoch)
     loader = runtime.accelerator.prepare(build_loader(sampler, task), device_placement=[False])
     # Metrics live in the main process alone; made together, so that a missing package stops all processes and hangs none.
-    scorer = runtime.together(lambda: Scorer(task.metrics, task.baseline if baseline else None) if runtime.is_main else None)
+    scorer = runtime.together(
+        lambda: Scorer(task.metrics, task.baseline if baseline else None) if runtime.is_main else None
+    )
 
     was_training = model.training
     model.eval()

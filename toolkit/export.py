@@ -33,7 +33,8 @@ def model_card(title: str, pipeline_tag: str, module: Any, results: Mapping[str,
     """Return a model card: what it is, what it reached beside the baseline, and the settings that reproduce it."""
     metrics, baseline = results["metrics"], results["baseline"]
     rows = "\n".join(
-        f"| {name} | {value:.4f} | {f'{baseline[name]:.4f}' if name in baseline else ''} |" for name, value in metrics.items()
+        f"| {name} | {value:.4f} | {f'{baseline[name]:.4f}' if name in baseline else ''} |"
+        for name, value in metrics.items()
     )
     used = ", ".join(f"{name} {number}" for name, number in versions().items())
     return f"""---

@@ -19,13 +19,16 @@ def check_first_batch(task: Task, runtime: Runtime, model: torch.nn.Module, micr
     with runtime.accelerator.no_sync(model):
         total = task.loss(model, runtime.to_device(micro.batch))
         if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
-            shape = tuple(total.shape) if isinstance(total, torch.Tensor) else type(total).__name__
             raise UserError(
-                f"the task's loss returned {shape}; it must return a scalar tensor that depends on the weights: "
+                f"the task's loss returned {described(total)}; it must return a scalar tensor that depends on the weights: "
                 "the sum (never the mean) over the units of the batch"
             )
         runtime.accelerator.backward(total)
-    without = [name for name, p in runtime.accelerator.unwrap_model(model).named_parameters() if p.requires_grad and p.grad is None]
+    without = [
+        name
+        for name, p in runtime.accelerator.unwrap_model(model).named_parameters()
+        if p.requires_grad and p.grad is None
+    ]
     model.zero_grad(set_to_none=True)
     if without:
         named = ", ".join(without[:NAMED]) + (f" and {len(without) - NAMED} more" if len(without) > NAMED else "")
@@ -33,6 +36,15 @@ def check_first_batch(task: Task, runtime: Runtime, model: torch.nn.Module, micr
             f"{len(without)} trainable parameter(s) get no gradient from the loss: {named}. With several processes training "
             "would hang or fail; freeze them (requires_grad_(False)), remove them, or let the loss depend on them"
         )
+
+
+def described(total: object) -> str:
+    """Say what a loss returned that is no scalar tensor with a gradient."""
+    if not isinstance(total, torch.Tensor):
+        return f"a {type(total).__name__}"
+    if total.ndim:
+        return f"a tensor of shape {tuple(total.shape)}"
+    return "a scalar that no gradient flows through (detached, or computed under no_grad)"
 
 
 def batch_norms(model: torch.nn.Module) -> list[str]:

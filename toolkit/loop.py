@@ -7,9 +7,11 @@ that sum and divides it once, by the number of units that all processes counted 
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 import torch
+from accelerate.optimizer import AcceleratedOptimizer
 
 from toolkit.config import Config
 from toolkit.errors import UserError
@@ -33,7 +35,7 @@ class Training:
     config: Config
     runtime: Runtime
     model: torch.nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizer: AcceleratedOptimizer
     loader: Iterator[LoadedMicroBatch]
     steps_per_epoch: int
     total_steps: int
@@ -48,7 +50,7 @@ def train(training: Training, progress: Progress) -> Evaluation:
 
     for step, micro_batches, waited in global_batches(training.loader):
         if step == 0:
-            runtime.together(lambda: check_first_batch(task, runtime, training.model, micro_batches[0]))
+            runtime.together(partial(check_first_batch, task, runtime, training.model, micro_batches[0]))
         # Losses reach the host two steps late: by then they are there, and the device has work queued meanwhile.
         due = unread.popleft() if len(unread) > 1 else None
         agreed = runtime.agree(tally(micro_batches, due.read_loss() if due else 0.0))

@@ -16,9 +16,8 @@ class OfflineMetric(evaluate.Metric):  # type: ignore[misc]  # evaluate ships no
 
     def _info(self) -> evaluate.MetricInfo:
         features = datasets.Features({"predictions": self.feature, "references": self.feature})
-        return evaluate.MetricInfo(
-            description=self.__doc__ or "", citation="", inputs_description="", features=features, format="numpy"
-        )
+        # Not the format "numpy", which turns float64 into float32.
+        return evaluate.MetricInfo(description=self.__doc__ or "", citation="", inputs_description="", features=features)
 
 
 class Accuracy(OfflineMetric):
@@ -49,7 +48,7 @@ class MultilabelF1(OfflineMetric):
     def _compute(self, predictions: Any, references: Any) -> Scores:
         from sklearn.metrics import f1_score
 
-        predicted, wanted = np.stack(list(predictions)), np.stack(list(references))
+        predicted, wanted = np.asarray(predictions), np.asarray(references)
         return {
             "micro_f1": float(f1_score(wanted, predicted, average="micro", zero_division=0)),
             "macro_f1": float(f1_score(wanted, predicted, average="macro", zero_division=0)),

@@ -60,12 +60,17 @@ def tokenizer(config: EncoderConfig, texts: Iterable[str], key: str) -> Any:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     if config.name is None:
-        folder = once_per_machine("tokenizer", digest_of("bpe 2", VOCABULARY, key), lambda at: train_tokenizer(texts, at))
+        folder = once_per_machine(
+            "tokenizer", digest_of("bpe 2", VOCABULARY, key), lambda at: train_tokenizer(texts, at)
+        )
         return PreTrainedTokenizerFast.from_pretrained(folder)
     try:
         loaded = AutoTokenizer.from_pretrained(config.name, revision=config.revision)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(cannot_load("tokenizer", config, error)) from None
+    # Without a vocabulary file Transformers makes a tokenizer of the special tokens alone, to which every word is unknown.
+    if len(loaded) <= len(set(loaded.all_special_ids)):
+        raise UserError(cannot_load("tokenizer", config, ValueError("there is no vocabulary, such as tokenizer.json")))
     return loaded
 
 
@@ -105,10 +110,15 @@ def saved_labels(config: EncoderConfig) -> list[str] | None:
     """Return the label names of the model's head in the order of their ids, or None if it has no head that was named.
 
     A number stands for the label of a regression: the list is empty then.
+
+    Raises:
+        UserError: the model is not to be had, or is of a kind that can't classify texts.
     """
     if config.name is None:
         return None
     settings = model_settings(config)
+    # Here, before data and tokenizer are read: what they lack is then no riddle.
+    check_architecture(config, settings)
     architectures = settings.architectures or []
     if not any(name.endswith("ForSequenceClassification") for name in architectures):
         return None
@@ -128,10 +138,16 @@ def model_settings(config: EncoderConfig) -> Any:
 
     assert config.name is not None
     folder = Path(config.name)
-    if folder.is_file() or (not folder.exists() and (config.name.startswith((".", "/", "~")) or config.name.count("/") > 1)):
-        raise UserError(f"model.name is {config.name!r}, which is no folder; give a model folder or a hub id (owner/name)")
+    if folder.is_file() or (
+        not folder.exists() and (config.name.startswith((".", "/", "~")) or config.name.count("/") > 1)
+    ):
+        raise UserError(
+            f"model.name is {config.name!r}, which is no folder; give a model folder or a hub id (owner/name)"
+        )
     if folder.is_dir() and not (folder / "config.json").is_file():
-        raise UserError(f"the model folder {config.name} has no config.json; give the folder that `save_pretrained` wrote")
+        raise UserError(
+            f"the model folder {config.name} has no config.json; give the folder that `save_pretrained` wrote"
+        )
     try:
         return AutoConfig.from_pretrained(config.name, revision=config.revision)
     except (OSError, ValueError, KeyError) as error:
@@ -153,6 +169,7 @@ def sequence_classifier(
     Raises:
         UserError: the folder or id holds no such model, no weights in a safe format, or weights of another one.
     """
+    from safetensors import SafetensorError
     from transformers import AutoModelForSequenceClassification, ModernBertConfig
 
     names = list(labels) or ["value"]
@@ -174,14 +191,11 @@ def sequence_classifier(
         module: torch.nn.Module = AutoModelForSequenceClassification.from_config(settings)
         return module.to(dtype)
     settings = model_settings(config)
-    if type(settings) not in AutoModelForSequenceClassification._model_mapping:
-        raise UserError(
-            f"model.name is {config.name!r}, a {settings.model_type} model, which can't classify texts; "
-            "give an encoder or another model that Transformers has a sequence classification head for"
-        )
+    check_architecture(config, settings)
     if vocabulary > settings.vocab_size:
         raise UserError(
-            f"the tokenizer of {config.name} knows {vocabulary} tokens, but the model only {settings.vocab_size}; they do not belong together"
+            f"the tokenizer of {config.name} knows {vocabulary} tokens, but the model only {settings.vocab_size}; "
+            "they do not belong together: give a folder in which both were saved together"
         )
     settings.update(head)
     set_dropout(settings, config.dropout)
@@ -196,10 +210,21 @@ def sequence_classifier(
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(cannot_load("weights", config, error)) from None
     check_weights(config, module, info, trained_head)
     return module
+
+
+def check_architecture(config: EncoderConfig, settings: Any) -> None:
+    """Refuse a model that Transformers has no sequence classification head for."""
+    from transformers import AutoModelForSequenceClassification
+
+    if type(settings) not in AutoModelForSequenceClassification._model_mapping:
+        raise UserError(
+            f"model.name is {config.name!r}, a {settings.model_type} model, which can't classify texts; "
+            "give an encoder or another model that Transformers has a sequence classification head for"
+        )
 
 
 def check_weights(config: EncoderConfig, module: torch.nn.Module, info: dict[str, Any], trained_head: bool) -> None:
@@ -208,13 +233,15 @@ def check_weights(config: EncoderConfig, module: torch.nn.Module, info: dict[str
     A pooler counts as part of the head: models that were trained on masked words alone come without one.
     """
     base = str(getattr(module, "base_model_prefix", ""))
-    strange = sorted({str(key[0] if isinstance(key, tuple) else key) for key in (*info["missing_keys"], *info["mismatched_keys"])})
+    strange = sorted(
+        {str(key[0] if isinstance(key, tuple) else key) for key in (*info["missing_keys"], *info["mismatched_keys"])}
+    )
     in_base = [key for key in strange if key.startswith(f"{base}.") and ".pooler." not in key]
     if in_base:
         named = ", ".join(in_base[:NAMED]) + (f" and {len(in_base) - NAMED} more" if len(in_base) > NAMED else "")
         raise UserError(
             f"the weights in {config.name} do not fit its config.json (architecture {type(module).__name__}): "
-            f"{named} missing or of another size; the folder mixes two models or is incomplete"
+            f"{named} missing or of another size; the folder mixes two models or is incomplete: save or download it again"
         )
     if trained_head and strange:
         raise UserError(
@@ -232,9 +259,15 @@ def set_dropout(settings: Any, probability: float | None) -> None:
     if probability is None:
         return
     # `classifier_dropout` and the like are null where they follow another one.
-    keys = [k for k, v in settings.to_dict().items() if "drop" in k and "layer" not in k and (v is None or isinstance(v, float | int))]
+    keys = [
+        k
+        for k, v in settings.to_dict().items()
+        if "drop" in k and "layer" not in k and (v is None or isinstance(v, float | int))
+    ]
     if not keys:
-        raise UserError(f"model.dropout is {probability}, but a {settings.model_type} model has no dropout; leave it out")
+        raise UserError(
+            f"model.dropout is {probability}, but a {settings.model_type} model has no dropout; leave it out"
+        )
     for key in keys:
         setattr(settings, key, probability)
 
@@ -255,7 +288,7 @@ def cannot_load(part: str, config: EncoderConfig, error: Exception) -> str:
                 else f"no weights (model.safetensors); it holds {shown}"
             )
             return f"the model folder {name} has {what}"
-        return f"the model folder {name} has no {part} that can be read ({first_line(error)}); it holds {shown}"
+        return f"the model folder {name} has no {part} that can be read ({first_line(error)}); it holds {shown}: save or download it again"
     return (
         f"model.name is {name!r}: there is no such folder, and the hub gave no {part} for it ({first_line(error)}). "
         "Check the spelling and the network (HF_HUB_OFFLINE=1 forbids it), log in with `hf auth login` if it is private, "
@@ -264,5 +297,6 @@ def cannot_load(part: str, config: EncoderConfig, error: Exception) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first sentence of an error of a library."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    """Return the first line of an error of a library; of those that are meant for programmers with their type."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return f"{type(error).__name__}: {line}" if isinstance(error, KeyError | TypeError | AttributeError) else line

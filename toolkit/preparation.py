@@ -98,7 +98,9 @@ def plan(training: Training) -> dict[str, str]:
     held_out = f", {len(task.evaluate):,} for evaluation" if task.evaluate is not None else ", none for evaluation"
     facts = dict(task.facts)
     facts["samples"] = f"{len(task.train):,} for training{held_out}"
-    facts["global batch"] = f"{size} = {processes} process(es) x {fewest} micro-batch(es) of about {size / processes / fewest:.3g}"
+    facts["global batch"] = (
+        f"{size} = {processes} process(es) x {fewest} micro-batch(es) of about {size / processes / fewest:.3g}"
+    )
     if by_length:
         finer = ", and into more where that saves padding" if runtime.device.type == "cpu" else ""
         facts["global batch"] += f", cut by length{finer}"

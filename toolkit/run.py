@@ -77,7 +77,10 @@ def report(recipe: str, config: Config | None, error: UserError) -> None:
 
         leave_word_of_refusal(Path(config.output), error.problems)
     sys.stdout.flush()
-    print(f"\n{recipe}: stopped, nothing was changed by it" if len(error.problems) == 0 else f"\n{recipe} can't go on:", file=sys.stderr)
+    print(
+        f"\n{recipe}: stopped, nothing was changed by it" if len(error.problems) == 0 else f"\n{recipe} can't go on:",
+        file=sys.stderr,
+    )
     for problem in error.problems:
         print(f"  - {problem}", file=sys.stderr)
 

@@ -47,7 +47,8 @@ class RunFolder:
 
     def is_new(self) -> bool:
         """Whether nothing but an earlier refusal is in the folder."""
-        if not self.path.exists():
+        # What is there and no folder is told by `claim`, which can't take it.
+        if not self.path.is_dir():
             return True
         entries = {entry.name for entry in self.path.iterdir()} - {"run.lock"}
         return not entries or (entries == {"run.json"} and self.record().get("status") == "refused")
@@ -62,8 +63,9 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock = (self.path / "run.lock").open("a", encoding="utf-8")
         except OSError as error:
+            reason = "it is a file" if self.path.is_file() else error.strerror
             raise UserError(
-                f"the run folder {self.path} can't be written ({error.strerror}); give another one with --output"
+                f"the run folder {self.path} can't be written ({reason}); give another one with --output"
             ) from None
         try:
             fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

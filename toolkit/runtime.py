@@ -115,15 +115,15 @@ class Runtime:
     def read_later(self, values: torch.Tensor) -> Callable[[], list[float]]:
         """Start copying numbers to the host and return what reads them; only that waits, and only for this copy."""
         if values.device.type != "cuda":
-            return values.tolist  # type: ignore[no-any-return]
+            return values.tolist
         host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         host.copy_(values, non_blocking=True)
-        arrived = torch.cuda.Event()
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         arrived.record()
 
         def read() -> list[float]:
             arrived.synchronize()
-            return host.tolist()  # type: ignore[no-any-return]
+            return host.tolist()
 
         return read
 
@@ -191,7 +191,9 @@ def contradictions(launch: Launch, on_cpu: bool, world_size: int) -> list[str]:
             "start at most one for each"
         )
     if precision == "fp16" and on_cpu:
-        problems.append("the launch configuration asks for mixed precision fp16, which needs an accelerator; on CPU use bf16 or no")
+        problems.append(
+            "the launch configuration asks for mixed precision fp16, which needs an accelerator; on CPU use bf16 or no"
+        )
     # 0 and -1 are Accelerate's "as many as there are" and "to be given later".
     if launch.processes not in (None, 0, -1, world_size):
         problems.append(

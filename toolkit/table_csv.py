@@ -77,7 +77,7 @@ def _whole(path: Path, rows: Iterator[tuple[int, list[str]]], names: Sequence[st
     for number, record in rows:
         if len(record) != len(names):
             raise UserError(
-                f"{path}, line {number}: {len(record)} fields, but the header has {len(names)} ({', '.join(names)}); "
+                f"{path}, line {number}: {len(record)} field{'s' * (len(record) != 1)}, but the header has {len(names)} ({', '.join(names)}); "
                 "a field that contains the separator or a line break must stand in double quotes"
             )
         yield record
@@ -109,7 +109,7 @@ def _reads_unquoted(path: Path) -> bool:
 
 
 def _shape(path: Path, quoted: bool) -> tuple[int, bool] | None:
-    """Return a tsv's number of records, and whether a field begins with a quote; None if it does not fit this reading."""
+    """Return how many records a tsv has and whether a field begins with a quote; None if it can't be read so."""
     width, count, quotes = 0, 0, False
     try:
         for _, record in _records(path, "\t", quoted):

@@ -74,7 +74,7 @@ def read_file(path: Path) -> FileTable:
             table, note = read_separated(path, found)
             read = FileTable(table, texts_only=True, note=note)
     if read.table.num_columns == 0:
-        raise UserError(f"{path} has no columns; every row is empty")
+        raise UserError(f"{path} has no rows, or only empty ones; give one with rows")
     if read.table.num_rows == 0:
         raise UserError(f"{path} has no rows" + (", only a header" if read.texts_only else "") + "; give one with rows")
     return read

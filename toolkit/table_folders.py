@@ -147,9 +147,7 @@ def _matching(root: Path, available: Sequence[Path], field: str, wanted: str) ->
     if path.is_dir():
         return data_files(path)
     if any(sign in wanted for sign in "*?["):
-        with suppress(
-            ValueError, NotImplementedError
-        ):  # no pattern after all: said below as a name that does not exist
+        with suppress(ValueError, NotImplementedError):  # no pattern after all: below, a name that does not exist
             matched = set(root.glob(wanted))
             if matches := [one for one in available if one in matched]:
                 return matches
@@ -168,8 +166,9 @@ def _unambiguous(root: Path, files: list[Path]) -> list[Path]:
         folders = path.relative_to(root).parts[:-1]
         places.add("/".join(part for part in folders if part != "data" and kind_of(part) is None) or ".")
     if len(places) > 1:
+        shown = ", ".join(sorted(places)[:5]) + (", ..." if len(places) > 5 else "")
         raise UserError(
-            f"the folder {root} has such files in several sub-folders ({', '.join(sorted(places))}); "
+            f"the folder {root} has such files in several sub-folders ({shown}); "
             "name one with data.config, or the files with data.train and data.eval (**/*.csv takes all)"
         )
     return files

@@ -22,10 +22,10 @@ def read_json_lines(path: Path) -> "pyarrow.Table":
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     try:
-                        yield f"line {number}", json.loads(line)
-                    except ValueError as error:
+                        yield f"line {number}", json.loads(line.rstrip())
+                    except (ValueError, RecursionError) as error:
                         raise UserError(
-                            f"{path}, line {number}: malformed json ({error}); give one object a line"
+                            f"{path}, line {number}: malformed json ({_reason(error)}); give one object a line"
                         ) from error
 
     return _objects(path, rows())
@@ -36,14 +36,17 @@ def read_json(path: Path) -> "pyarrow.Table":
         text = file.read()
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         try:
             is_lines = isinstance(json.loads(text.lstrip().partition("\n")[0]), dict)
-        except ValueError:
+        except (ValueError, RecursionError):
             is_lines = False
         if is_lines:
             return read_json_lines(path)
-        raise UserError(f"{path}: malformed json ({error}); give a list of objects, or one object a line") from error
+        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise UserError(
+            f"{path}{line}: malformed json ({_reason(error)}); give a list of objects, or one object a line"
+        ) from error
     if isinstance(content, dict) and isinstance(content.get("data"), list):
         content = content["data"]
     if not isinstance(content, list):
@@ -86,6 +89,11 @@ def _column(path: Path, name: str, values: Sequence[tuple[str, Any]]) -> "pyarro
         if len(first) > 1:
             reason = "mixed types: " + ", ".join(f"{kind} in {place}" for kind, place in first.items())
         raise UserError(f"{path}, column {name!r}: {reason}; give all rows of a column one type") from error
+
+
+def _reason(error: Exception) -> str:
+    """Say what is wrong and in which column; the decoder's own text counts lines, which the file has others of."""
+    return f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def _kind(value: Any) -> str:

@@ -3,6 +3,7 @@
 `datasets` is imported only when rows are read: it takes a second that `--help` should not cost.
 """
 
+import os.path
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from toolkit.table_hub import HUB_ID, hub_splits, is_saved, load_saved, saved_sp
 
 if TYPE_CHECKING:
     import datasets
+    import pyarrow
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ def read_splits(*, name: str | None, config: str | None, train: str | None, eval
     """
     if not name:
         return _from_paths(config, train, evaluate)
-    place = Path(name).expanduser()
+    place = _place(name)
     if not _exists(place):
         if _looks_like_a_path(name):
             raise UserError(_missing("data.name", name))
@@ -67,8 +69,8 @@ def _from_paths(config: str | None, train: str | None, evaluate: str | None) -> 
         raise UserError("data.name and data.train are both null; give a file, a folder or a hub id with one of them")
     if config:
         raise UserError(f"data.config is {config!r}, but data.train is a path of its own; leave data.config out")
-    if evaluate is None and Path(train).expanduser().is_dir():
-        return _from_folder(Path(train).expanduser(), None, None, None)
+    if evaluate is None and _place(train).is_dir():
+        return _from_folder(_place(train), None, None, None)
     problems: list[str] = []
     places: list[list[Path]] = []
     for field, given in (("data.train", train), ("data.eval", evaluate)):
@@ -84,7 +86,7 @@ def _from_paths(config: str | None, train: str | None, evaluate: str | None) -> 
 
 
 def _files(field: str, given: str) -> list[Path]:
-    place = Path(given).expanduser()
+    place = _place(given)
     if not _exists(place):
         folder = Path(place.anchor)
         if any(sign in given for sign in "*?[") and (
@@ -101,13 +103,11 @@ def _files(field: str, given: str) -> list[Path]:
 
 
 def _read(found: Found) -> Splits:
-    import datasets
-
     groups = [group for group in (found.train, found.evaluate) if group]
     saved = {id(group): _saved(group[0]) for group in groups if group[0].is_dir()}
     tables, note = read_files([group for group in groups if id(group) not in saved])
     rest = iter(tables)
-    rows = [saved[id(group)] if id(group) in saved else datasets.Dataset(next(rest)) for group in groups]
+    rows = [saved[id(group)] if id(group) in saved else _dataset(group[0], next(rest)) for group in groups]
     origin = found.origin + (f" ({note})" if note else "")
     return Splits(rows[0], rows[1] if len(rows) > 1 else None, origin)
 
@@ -122,6 +122,19 @@ def _saved(folder: Path) -> "datasets.Dataset":
     if len(loaded) == 0:
         raise UserError(f"the saved data set {folder} has no rows")
     return loaded
+
+
+def _dataset(path: Path, table: "pyarrow.Table") -> "datasets.Dataset":
+    import datasets
+
+    try:
+        return datasets.Dataset(table)
+    except (ValueError, TypeError) as error:  # a type that only parquet has
+        raise UserError(f"{path} has a column of a type that is not read here ({error}); drop or convert it") from error
+
+
+def _place(given: str) -> Path:
+    return Path(os.path.expanduser(given))  # noqa: PTH111 (Path.expanduser fails on ~unknown)
 
 
 def _exists(place: Path) -> bool:
@@ -141,7 +154,7 @@ def _looks_like_a_path(name: str) -> bool:
 def _missing(field: str, given: str) -> str:
     if "://" in given:
         return f"{field} is {given!r}; addresses are not read: download it and give the file, or give a hub id"
-    place = Path(given).expanduser()
+    place = _place(given)
     try:
         names = [path.name for path in place.parent.iterdir()]
     except OSError:

@@ -7,13 +7,10 @@ texts, images or Hugging Face models.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-
-if TYPE_CHECKING:
-    import evaluate
 
 Batch = Mapping[str, torch.Tensor]
 """What `collate` makes of some samples: tensors by name, in host memory; the loop moves them to the device."""
@@ -67,8 +64,8 @@ class Task:
     """Returns one prediction per sample of the batch: a tensor or a sequence with a first dimension of that size."""
     references: Callable[[Batch], Any] = field(default=lambda batch: batch["labels"])
     """Returns what the predictions are held against, one per sample of the batch."""
-    metrics: Sequence[Callable[..., "evaluate.Metric"]] = ()
-    """Makers of metrics, called with a `cache_dir` in the main process alone when an evaluation starts: `evaluate` is slow to import."""
+    metrics: Sequence[Callable[..., Any]] = ()
+    """Makers of `evaluate.Metric`s, called with a `cache_dir` in the main process alone when an evaluation starts: `evaluate` is slow to import."""
     baseline: Any = None
     """The prediction of a trivial model (the majority class, the mean), the same for every sample; its metrics are shown beside the model's."""
     export: Callable[[torch.nn.Module, Path, Mapping[str, Any]], None] | None = None

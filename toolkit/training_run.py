@@ -86,7 +86,11 @@ def train_in_folder(
         folder.release()
     voice.say(
         f"trained {progress.steps:,} steps in {clock(trained - prepared)} (and {clock(prepared - started)} to prepare)"
-        + (f"; {progress.skipped} step(s) left the weights alone, see `skipped` in the ledger" if progress.skipped else "")
+        + (
+            f"; {progress.skipped} step(s) left the weights alone, see `skipped` in the ledger"
+            if progress.skipped
+            else ""
+        )
     )
     tell(result, voice)
     return result
@@ -164,7 +168,12 @@ def finish(
     export = training.task.export
     if export is not None:
         module = training.runtime.accelerator.unwrap_model(training.model)
-        card = {"config": training.config, "metrics": result.metrics, "baseline": result.baseline, "steps": result.steps}
+        card = {
+            "config": training.config,
+            "metrics": result.metrics,
+            "baseline": result.baseline,
+            "steps": result.steps,
+        }
         folder.write_model(lambda path: export(module, path, card))
     folder.update(
         status="finished",

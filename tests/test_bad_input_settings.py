@@ -1,0 +1,59 @@
+"""Settings that can't be: told all together, with the nearest valid name, before anything is written."""
+
+from pathlib import Path
+
+import pytest
+from conftest import Classify
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--batch.sise", "8"], ["batch.sise", "did you mean", "batch.size"]),
+        (["--modle.name", "x"], ["modle.name", "did you mean", "model.name"]),
+        (["--batch.size", "many"], ["batch.size is many; it must be a whole number"]),
+        (["--optim.lr", "fast"], ["optim.lr is fast; it must be a number"]),
+        (["--optim.name", "adam"], ["optim.name is adam; it must be one of: adamw, sgd", "did you mean adamw?"]),
+        (["--batch.size", "0"], ["batch.size is 0; it must be 1 or greater"]),
+        (["--batch.size", "-4"], ["batch.size is -4; it must be 1 or greater"]),
+        (["--batch.micro", "0"], ["batch.micro is 0; it must be 1 or greater"]),
+        (["--batch.eval", "0"], ["batch.eval is 0; it must be 1 or greater"]),
+        (["--data.max_length", "0"], ["data.max_length is 0; it must be 1 or greater"]),
+        (["--data.max_length", "-1"], ["data.max_length is -1; it must be 1 or greater"]),
+        (["--steps", "0"], ["steps is 0; it must be 1 or greater"]),
+        (["--epochs", "-1"], ["epochs is -1", "it must be greater than 0"]),
+        (
+            ["--batch.size", "8", "--batch.micro", "16"],
+            ["batch.micro is 16, but the global batch has only 8 samples (batch.size)", "a smaller batch.micro"],
+        ),
+        (["--steps", "10", "--epochs", "2"], ["epochs is 2", "steps is 10", "give one of them"]),
+        (["--config", "nothing.yaml"], ["the configuration file nothing.yaml does not exist"]),
+    ],
+)
+def test_settings_as_flags(classify: Classify, arguments: list[str], parts: list[str]) -> None:
+    outcome = classify(*arguments).refused(*parts)
+    assert outcome.output == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ("batch: {sise: 8}\n", ["batch.sise", "did you mean", "batch.size"]),
+        ("bach: {size: 8}\n", ["bach", "did you mean", "batch"]),
+        ("batch: {size: many}\n", ["batch.size is many; it must be a whole number"]),
+        ("batch: {size: 0}\n", ["batch.size is 0; it must be 1 or greater"]),
+        ("batch: [size\n", ["is not YAML: line"]),
+        ("steps: 5\nepochs: 2\n", ["epochs is 2", "steps is 5", "give one of them"]),
+    ],
+)
+def test_settings_in_a_file(classify: Classify, tmp_path: Path, content: str, parts: list[str]) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(content, encoding="utf-8")
+    classify("--config", file).refused(*parts)
+
+
+def test_everything_that_is_wrong_is_told_at_once(classify: Classify) -> None:
+    outcome = classify("--batch.size", "0", "--data.max_length", "0", "--optim.lr", "-1", "--thread", "2").refused(
+        "batch.size is 0", "data.max_length is 0", "optim.lr is -1", "thread"
+    )
+    assert outcome.errors.count("\n  - ") == 4

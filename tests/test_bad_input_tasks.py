@@ -1,0 +1,108 @@
+"""Tasks of one's own that can't be trained: found before the first step, or at the step that shows it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from line import Line, Points, TwoHeads, squares, task
+from trial import Outcome, run_here
+
+
+def run(folder: Path, *arguments: str, **changes: Any) -> Outcome:
+    return run_here(Line, lambda config: task(**changes), ["--threads", "1", *arguments], folder)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def failed(outcome: Outcome) -> Outcome:
+    """Check that the folder says what stderr says, and holds no model."""
+    assert outcome.record["status"] == "failed"
+    assert all(problem in outcome.errors for problem in outcome.record["problems"])
+    assert not any("partial" in name or name == "model" for name in outcome.files)
+    return outcome
+
+
+def test_the_task_itself_is_good(folder: Path) -> None:
+    outcome = run(folder, "--epochs", "1").done()
+    assert (outcome.record["status"], outcome.record["step"]) == ("finished", 4)
+
+
+def test_all_parameters_frozen(folder: Path) -> None:
+    run(folder, model=lambda runtime: torch.nn.Linear(1, 1).requires_grad_(False)).refused(
+        "the model has no trainable parameter; leave at least one with requires_grad"
+    )
+
+
+def test_no_training_sample(folder: Path) -> None:
+    class Nothing(Points):
+        def __len__(self) -> int:
+            return 0
+
+    run(folder, train=Nothing()).refused("there is no training sample")
+
+
+def test_nothing_to_evaluate_on(folder: Path) -> None:
+    run(folder, "--evaluate.only").refused("evaluate.only has nothing to evaluate on")
+
+
+@pytest.mark.parametrize(
+    ("loss", "returned"),
+    [
+        (lambda model, batch: squares(model, batch).mean(0), "a tensor of shape (1,)"),
+        (squares, "a tensor of shape (4, 1)"),
+        (lambda model, batch: squares(model, batch).sum().item(), "a float"),
+        (
+            lambda model, batch: squares(model, batch).sum().detach(),
+            "a scalar that no gradient flows through (detached",
+        ),
+    ],
+)
+def test_loss_that_is_no_scalar_of_the_weights(folder: Path, loss: Any, returned: str) -> None:
+    outcome = run(folder, loss=loss).told(
+        f"the task's loss returned {returned}", "a scalar tensor that depends on the weights: the sum (never the mean)"
+    )
+    assert failed(outcome).record["step"] == 0
+
+
+def test_parameter_without_gradient_is_named_before_the_first_step(folder: Path) -> None:
+    outcome = run(folder, model=lambda runtime: TwoHeads()).told(
+        "2 trainable parameter(s) get no gradient from the loss: forgotten.weight, forgotten.bias",
+        "freeze them (requires_grad_(False)), remove them, or let the loss depend on them",
+    )
+    assert failed(outcome).record["step"] == 0
+
+
+def test_gradient_that_is_not_finite_stops_at_its_step(folder: Path) -> None:
+    # One step of this size makes weights whose squared error no float32 holds.
+    outcome = run(folder, "--optim.lr", "1e30", "--optim.clip", "null", "--optim.warmup", "0").told(
+        "the gradient of step 2 is not finite", "the weights were not changed by it", "A lower optim.lr"
+    )
+    assert "step 2" in failed(outcome).record["problems"][0]
+
+
+def test_loss_that_is_not_a_number_stops_at_the_first_step(folder: Path) -> None:
+    outcome = run(folder, loss=lambda model, batch: squares(model, batch).sum() * torch.nan)
+    failed(outcome.told("the gradient of step 1 is not finite (its norm is nan)"))
+
+
+def test_batch_norm_in_training_mode_is_told(folder: Path) -> None:
+    layers = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+    run(folder, "--epochs", "1", model=lambda runtime: layers).done().says(
+        "batch norm", "1 layer(s) in training mode (1, ...): their statistics depend on how the batch is cut"
+    )
+    frozen = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.Linear(3, 1))
+    assert "batch norm" not in run(folder.with_name("other"), "--epochs", "1", model=lambda runtime: frozen).output
+
+
+def test_defect_keeps_its_traceback_and_exit_code(folder: Path) -> None:
+    def broken(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        raise KeyError("pixels")
+
+    outcome = run(folder, loss=broken)
+    assert outcome.code == 1
+    assert "Traceback" in outcome.errors
+    assert outcome.record["status"] == "failed"

@@ -1,0 +1,71 @@
+"""A module imports only from its own layer and those below it, and never in a circle (docs/architecture.md)."""
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+LAYERS = {
+    0: "cache columns command_line config cut diagnosis errors held_out order randomness reading schedules settings_file",
+    1: "loading losses metric_classes metrics optimizer scoring tally task",
+    2: "console launch ledger progress run_folder runtime",
+    3: (
+        "evaluation first_batch loop preparation run training_run "
+        "corpus export heads label_reading labelled_rows labelled_texts labels models texts tokenized_texts "
+        "table_csv table_files table_folders table_hub table_json table_text tables"
+    ),
+    4: "commands",
+}
+LAYER_OF = {f"toolkit.{name}": layer for layer, names in LAYERS.items() for name in names.split()}
+
+# What the lowest layer may not load, so that `--help` answers at once.
+HEAVY = {"torch", "transformers", "datasets", "accelerate", "evaluate", "sklearn", "scipy", "pandas", "pyarrow"}
+
+
+def modules() -> dict[str, Path]:
+    return {f"toolkit.{path.stem}": path for path in (ROOT / "toolkit").glob("*.py") if path.stem != "__init__"}
+
+
+def imported(path: Path, late: bool) -> set[str]:
+    """Return the modules that a file imports when it is loaded, or, with `late`, also inside functions."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = set()
+    nodes = list(ast.walk(tree)) if late else [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            if node.module == "toolkit":
+                found |= {f"toolkit.{alias.name}" for alias in node.names}
+    return found
+
+
+def test_every_module_has_a_layer() -> None:
+    assert set(modules()) == set(LAYER_OF)
+
+
+@pytest.mark.parametrize("name", sorted(LAYER_OF))
+def test_a_module_imports_only_from_its_layer_and_below(name: str) -> None:
+    above = {other for other in imported(modules()[name], late=True) if LAYER_OF.get(other, -1) > LAYER_OF[name]}
+    # `run` answers for a whole command and is entered first: it loads what it starts late, and only from its own layer.
+    assert not above
+
+
+def test_there_is_no_import_cycle() -> None:
+    graph = {name: imported(path, late=True) & set(LAYER_OF) for name, path in modules().items()}
+    tuple(TopologicalSorter(graph).static_order())
+
+
+@pytest.mark.parametrize("name", sorted(name for name, layer in LAYER_OF.items() if layer == 0))
+def test_the_lowest_layer_loads_nothing_heavy(name: str) -> None:
+    assert not {other.split(".")[0] for other in imported(modules()[name], late=False)} & HEAVY
+
+
+def test_the_toolkit_imports_no_recipe_and_recipes_not_each_other() -> None:
+    recipes = {path.stem for path in (ROOT / "recipes").glob("*.py")}
+    for path in [*(ROOT / "toolkit").glob("*.py"), *(ROOT / "recipes").glob("*.py")]:
+        assert not {name.split(".")[0] for name in imported(path, late=True)} & (recipes | {"recipes"})

@@ -1,0 +1,118 @@
+"""The run folder: written whole, owned by one run, and told truly by `toolkit status`."""
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from toolkit.commands import main
+from toolkit.errors import UserError
+from toolkit.run_folder import RunFolder, is_locked, leave_word_of_refusal, read_record, write_whole
+
+HOLD = "import sys; from pathlib import Path; from toolkit.run_folder import RunFolder; \
+f = RunFolder(Path(sys.argv[1])); f.claim(); print('held', flush=True); sys.stdin.read()"
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
+    path, broken, stop = tmp_path / "run.json", [], threading.Event()
+    texts = {json.dumps({"value": letter * 200_000}) for letter in "ab"}
+    write_whole(path, next(iter(texts)))
+
+    def read() -> None:
+        while not stop.is_set():
+            broken.append(path.read_text() not in texts)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(20):
+        for text in texts:
+            write_whole(path, text)
+    stop.set()
+    reader.join()
+    assert len(broken) > 20
+    assert not any(broken)
+
+
+def test_one_process_holds_a_folder_and_its_death_frees_it(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    assert is_locked(tmp_path)
+    with pytest.raises(UserError, match="another process is running"):
+        RunFolder(tmp_path).claim()
+    holder.kill()
+    holder.communicate()
+    assert not is_locked(tmp_path)
+    folder = RunFolder(tmp_path)
+    folder.claim()
+    folder.release()
+
+
+def test_a_refusal_is_recorded_in_a_new_folder_and_in_no_other(tmp_path: Path) -> None:
+    leave_word_of_refusal(tmp_path / "new", ("no such file",))
+    assert read_record(tmp_path / "new")["problems"] == ["no such file"]
+    assert RunFolder(tmp_path / "new").is_new()
+
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.txt").write_text("mine")
+    leave_word_of_refusal(other, ("no such file",))
+    assert [path.name for path in other.iterdir()] == ["thesis.txt"]
+
+
+def test_a_model_is_in_place_whole_or_not_at_all(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+
+    def export(path: Path) -> None:
+        path.mkdir()
+        (path / "weights").write_text("new")
+
+    def fail(path: Path) -> None:
+        export(path)
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        folder.write_model(fail)
+    assert not folder.model_folder.exists()
+    folder.write_model(export)
+    with pytest.raises(OSError, match="disk full"):
+        folder.write_model(fail)
+    assert (folder.model_folder / "weights").read_text() == "new"
+    folder.write_model(export)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("finished", 0), ("refused", 2), ("preempted", 75), ("failed", 1), ("running", 1)]
+)
+def test_status_returns_the_code_of_the_run(
+    status: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that says running and whose lock nobody holds has died."""
+    RunFolder(tmp_path).replace_record(
+        status=status, step=1200, epoch=2.5, metrics={"accuracy": 0.5}, problems=["a value is wrong"]
+    )
+    assert main(["status", str(tmp_path)]) == code
+    said = capsys.readouterr().out
+    assert status in said
+    assert ("died" in said) == (status == "running")
+    assert "1,200 (epoch 2.50)" in said
+    assert "accuracy 0.5000" in said
+    assert "a value is wrong" in said
+
+
+def test_status_of_a_run_that_is_alive_and_of_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    RunFolder(tmp_path).replace_record(status="running", step=0, epoch=0.0)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as p:
+        assert p.stdout is not None
+        p.stdout.readline()
+        assert main(["status", str(tmp_path)]) == 0
+    assert main(["status", str(tmp_path / "nothing")]) == 2
+    assert "no run folder" in capsys.readouterr().err

@@ -1,0 +1,153 @@
+"""A recipe without Hugging Face: sequences of numbers, a small network in float64, several losses to try things with.
+
+It is run in the tests' own process, and through launchers as a script.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+from toolkit import Batch, BatchConfig, Config, OptimConfig, Task, fine_tune
+from toolkit.cache import digest_of
+from toolkit.metrics import accuracy
+
+CLASSES, FEATURES = 3, 4
+
+
+@dataclass(frozen=True)
+class TinyData:
+    samples: int = 45
+    """Training samples."""
+    held_out: int = 23
+    """Evaluation samples."""
+    workers: int = 0
+    """Loader processes."""
+    unlabelled_below: int = 0
+    """Samples with a smaller id carry no label, and so no unit."""
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    name: str | None = None
+    """Not used; evaluate.only sets it."""
+    flaw: Literal["none", "unused", "mean", "nan", "frozen", "batch_norm", "dropout"] = "none"
+    """What is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Tiny(Config):
+    batch: BatchConfig = BatchConfig(size=8, eval=5)
+    """How many samples a step takes."""
+    optim: OptimConfig = OptimConfig(lr=0.05, warmup=3)
+    """How the weights are changed."""
+    data: TinyData = TinyData()
+    """Which data."""
+    model: TinyModel = TinyModel()
+    """Which model."""
+    epochs: float | None = 2
+    """Passes over the data."""
+
+
+class Sequences:
+    """Sequences of different lengths, with a label each; all of it follows from the id."""
+
+    def __init__(self, count: int, first: int, unlabelled_below: int = 0) -> None:
+        self.count, self.first, self.unlabelled_below = count, first, unlabelled_below
+
+    def __len__(self) -> int:
+        return self.count
+
+    def lengths(self, ids: np.ndarray) -> np.ndarray:
+        return 1 + (np.asarray(ids) * 7 + self.first) % 11
+
+    def fetch(self, ids: Sequence[int]) -> list[dict[str, Any]]:
+        samples = []
+        for number, length in zip(ids, self.lengths(np.array(ids)), strict=True):
+            values = np.random.default_rng(self.first + number).normal(size=(int(length), FEATURES))
+            label = (
+                -100 if number < self.unlabelled_below else int(values[:, 0].mean() > 0) + int(values[:, 1].mean() > 0)
+            )
+            samples.append({"id": number, "values": values, "label": label})
+        return samples
+
+    def digest(self) -> str:
+        return digest_of(self.count, self.first)
+
+
+def collate(samples: list[dict[str, Any]]) -> Batch:
+    longest = max(len(sample["values"]) for sample in samples)
+    values = torch.zeros(len(samples), longest, FEATURES, dtype=torch.float64)
+    mask = torch.zeros(len(samples), longest, dtype=torch.float64)
+    for row, sample in enumerate(samples):
+        values[row, : len(sample["values"])] = torch.from_numpy(sample["values"])
+        mask[row, : len(sample["values"])] = 1
+    labels = torch.tensor([sample["label"] for sample in samples])
+    return {"values": values, "mask": mask, "labels": labels, "ids": torch.tensor([s["id"] for s in samples])}
+
+
+class Network(torch.nn.Module):
+    def __init__(self, flaw: str = "none") -> None:
+        super().__init__()
+        self.flaw = flaw
+        self.inner = torch.nn.Linear(FEATURES, 16)
+        self.outer = torch.nn.Linear(16, CLASSES)
+        self.unused = torch.nn.Linear(2, 2) if flaw == "unused" else None
+        self.norm = torch.nn.BatchNorm1d(16) if flaw == "batch_norm" else None
+        self.dropout = torch.nn.Dropout(0.2) if flaw == "dropout" else None
+        self.double()
+        if flaw == "frozen":
+            self.requires_grad_(False)
+
+    def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = (torch.tanh(self.inner(values)) * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
+        for layer in (self.norm, self.dropout):
+            hidden = hidden if layer is None else layer(hidden)
+        return self.outer(hidden)
+
+
+def task(config: Tiny) -> Task:
+    flaw, seen = config.model.flaw, os.environ.get("TINY_SEEN")
+    steps_with_nan = 0
+
+    def loss(model: Any, batch: Batch) -> torch.Tensor:
+        nonlocal steps_with_nan
+        if seen and getattr(model, "training", False):
+            with Path(seen, f"{os.environ.get('RANK', '0')}.jsonl").open("a") as file:
+                file.write(json.dumps(batch["ids"].tolist()) + "\n")
+        total = F.cross_entropy(model(batch["values"], batch["mask"]), batch["labels"], reduction="sum")
+        if flaw == "nan" and torch.is_grad_enabled():
+            steps_with_nan += 1
+            return total * float("nan") if steps_with_nan == 5 else total
+        return total if flaw != "mean" else F.cross_entropy(
+            model(batch["values"], batch["mask"]), batch["labels"], reduction="none"
+        )  # fmt: skip
+
+    def export(module: torch.nn.Module, folder: Path, results: Mapping[str, Any]) -> None:
+        folder.mkdir()
+        save_file(module.state_dict(), folder / "model.safetensors")
+
+    return Task(
+        model=lambda runtime: Network(flaw),
+        train=Sequences(config.data.samples, 0, config.data.unlabelled_below),
+        evaluate=Sequences(config.data.held_out, 10_000) if config.data.held_out else None,
+        collate=collate,
+        units=lambda batch: int((batch["labels"] != -100).sum()),
+        loss=loss,
+        predict=lambda model, batch: model(batch["values"], batch["mask"]).argmax(-1),
+        metrics=[accuracy],
+        baseline=1,
+        export=export,
+        workers=config.data.workers,
+    )
+
+
+if __name__ == "__main__":
+    fine_tune(Tiny, task)
