@@ -17,7 +17,9 @@ class OfflineMetric(evaluate.Metric):  # type: ignore[misc]  # evaluate ships no
     def _info(self) -> evaluate.MetricInfo:
         features = datasets.Features({"predictions": self.feature, "references": self.feature})
         # Not the format "numpy", which turns float64 into float32.
-        return evaluate.MetricInfo(description=self.__doc__ or "", citation="", inputs_description="", features=features)
+        return evaluate.MetricInfo(
+            description=self.__doc__ or "", citation="", inputs_description="", features=features
+        )
 
 
 class Accuracy(OfflineMetric):

@@ -1,10 +1,12 @@
 """A recipe as a command: from its arguments to the exit code of its process."""
 
+import io
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -39,11 +41,7 @@ def fine_tune(
     recipe = Path(getattr(module, "__file__", None) or config_class.__name__.lower()).stem
     config: AnyConfig | None = None
     try:
-        from toolkit.command_line import parse
-
-        config = parse(config_class, module.__doc__ or "", arguments)
-        if config.output is None:
-            config = replace(config, output=f"runs/{recipe}")
+        config = settings_of(config_class, module.__doc__ or "", arguments, recipe)
         quiet_libraries()
         # torch and Accelerate are imported from here on: `--help` and a mistyped flag have been answered.
         from toolkit.training_run import carry_out
@@ -51,12 +49,34 @@ def fine_tune(
         carry_out(config, task, recipe)
         code = DONE
     except UserError as error:
-        code = USER_CAN_FIX
         report(recipe, config, error)
+        code = USER_CAN_FIX
+    except KeyboardInterrupt:
+        print(f"\n{recipe}: interrupted; there are no checkpoints yet, the same command starts again", file=sys.stderr)
+        code = DEFECT
     except Exception:
         traceback.print_exc()
         code = DEFECT
-    leave(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sys.exit(code)
+
+
+def settings_of(
+    config_class: type[AnyConfig], description: str, arguments: Sequence[str] | None, recipe: str
+) -> AnyConfig:
+    """Return the configuration that the command line asks for; `--help` and `--print_config` end the process."""
+    from toolkit.command_line import parse
+
+    # Every process reads the command line, and one of them speaks.
+    with redirect_stdout(sys.stdout if is_main_process() else io.StringIO()):
+        config = parse(config_class, description, arguments)
+    return config if config.output is not None else replace(config, output=f"runs/{recipe}")
+
+
+def is_main_process() -> bool:
+    """Return whether this is the process that speaks, as far as the launcher says; no process group is needed."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def quiet_libraries() -> None:
@@ -69,7 +89,7 @@ def quiet_libraries() -> None:
 
 def report(recipe: str, config: Config | None, error: UserError) -> None:
     """Tell the user once, from the main process, and leave word in the run folder if that is this run's own."""
-    if os.environ.get("RANK", "0") != "0":
+    if not is_main_process():
         time.sleep(SECONDS_TO_SPEAK)
         return
     if config is not None and config.output is not None:
@@ -77,16 +97,4 @@ def report(recipe: str, config: Config | None, error: UserError) -> None:
 
         leave_word_of_refusal(Path(config.output), error.problems)
     sys.stdout.flush()
-    print(
-        f"\n{recipe}: stopped, nothing was changed by it" if len(error.problems) == 0 else f"\n{recipe} can't go on:",
-        file=sys.stderr,
-    )
-    for problem in error.problems:
-        print(f"  - {problem}", file=sys.stderr)
-
-
-def leave(code: int) -> NoReturn:
-    """End the process with this code, whatever threads the libraries still run."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    sys.exit(code)
+    print("\n".join(["", f"{recipe} can't go on:", *(f"  - {problem}" for problem in error.problems)]), file=sys.stderr)

@@ -71,8 +71,7 @@ def train_in_folder(
         training = prepare(task, config, runtime)
         facts = {**plan(training), "run folder": str(folder.path)}
         voice.facts(f"{recipe}: the plan", facts)
-        if runtime.is_main:
-            begin(folder, training, facts)
+        runtime.on_main(lambda: begin(folder, training, facts))
         prepared = time.monotonic()
         evaluation, progress = train_and_record(training, folder, voice)
         trained = time.monotonic()

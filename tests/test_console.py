@@ -1,0 +1,67 @@
+"""What a run says: a bar on a terminal, plain lines in a file, and nothing from the processes beside the main one."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from launching import TINY, clean_environment
+
+from toolkit.console import Display, Voice, clock, figures
+from toolkit.ledger import LedgerRow
+
+
+def row(step: int, seconds: float, evaluation: dict[str, float] | None = None) -> LedgerRow:
+    return LedgerRow(step, step / 10, 1.5, 1.0, 1e-3, 8, 8, "0" * 16, None, seconds, 0.0, evaluation=evaluation)
+
+
+def test_a_file_gets_a_line_every_few_seconds_and_one_for_each_evaluation(capsys: pytest.CaptureFixture[str]) -> None:
+    with Display(Voice(is_main=True), 20) as display:
+        for step in range(1, 21):
+            display.step(row(step, 1.0, {"accuracy": 0.25} if step == 7 else None))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["step 5/20", "step 7/20", "step 12/20", "step 17/20"]
+    assert "accuracy 0.2500" in lines[1]
+    assert "8 samples/s" in lines[0]
+    assert "0:15 left" in lines[0]
+    assert not any("\x1b" in line or "\r" in line for line in lines)
+
+
+def test_only_the_main_process_speaks(capsys: pytest.CaptureFixture[str]) -> None:
+    voice = Voice(is_main=False)
+    voice.say("a")
+    voice.facts("b", {"c": "d"})
+    voice.table("e", ["f"], [["g"]])
+    assert not voice.is_terminal
+    assert capsys.readouterr().out == ""
+
+
+def test_a_terminal_gets_a_bar_that_moves(tmp_path: object) -> None:
+    """The tiny recipe on a pseudo-terminal: the bar is drawn and redrawn, and the last metrics stand in it."""
+    leader, follower = pty.openpty()
+    command = [sys.executable, str(TINY), "--output", f"{tmp_path}/run", "--epochs", "20"]
+    environment = clean_environment(TERM="xterm-256color", COLUMNS="140", LINES="40")
+    with subprocess.Popen(command, stdout=follower, stderr=subprocess.STDOUT, env=environment) as process:
+        os.close(follower)
+        seen = io.BytesIO()
+        while True:
+            try:
+                seen.write(os.read(leader, 4096))
+            except OSError:
+                break
+    os.close(leader)
+    text = seen.getvalue().decode()
+    assert process.returncode == 0, text
+    assert "\x1b[" in text
+    assert "training" in text
+    assert "120/120" in text
+    assert "samples/s" in text
+    assert text.count("accuracy") > 3
+    assert "baseline" in text
+
+
+def test_figures_and_durations() -> None:
+    assert figures({"loss": 1.23456, "accuracy": 0.5}) == "loss 1.2346  accuracy 0.5000"
+    assert [clock(seconds) for seconds in (5, 65, 3725)] == ["0:05", "1:05", "1:02:05"]
