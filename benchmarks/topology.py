@@ -57,7 +57,15 @@ def main() -> None:
         f"{arguments.processes}, micro-batch {arguments.micro}. Each method is compared with its own first layout. "
         f"{time.monotonic() - started:.0f} s in all.\n"
     )
-    columns = ["model", "method", "layouts", *FIGURES.values(), "same samples in every step", "bound"]
+    columns = [
+        "model",
+        "method",
+        "layouts",
+        "loss, first to last step",
+        *FIGURES.values(),
+        "same samples in every step",
+        "bound",
+    ]
     print(table(columns, [comparison.row() for comparison in comparisons]))
     if arguments.layouts:
         columns = ["model", "method", "processes", "micro", "balanced", *FIGURES.values()]
@@ -105,6 +113,8 @@ class Comparison:
     model: str
     method: str
     apart: dict[Layout, Difference]
+    losses: list[float]
+    """Of the steps of the first layout."""
 
     @property
     def same_samples(self) -> bool:
@@ -124,7 +134,8 @@ class Comparison:
         if self.method == "toolkit":
             verdict = ["yes" if self.same_samples else "NO", "pass" if self.passed else "FAIL"]
             verdict[1] += f" (at most {BOUNDS[self.model]:g})"
-        return [self.model, self.method, str(len(self.apart)), *largest, *verdict]
+        learnt = f"{self.losses[0]:.2f} to {self.losses[-1]:.2f}"
+        return [self.model, self.method, str(len(self.apart)), learnt, *largest, *verdict]
 
     def layout_rows(self) -> Iterator[list[str]]:
         """Yield the differences of every single layout."""
@@ -137,7 +148,8 @@ def compare(name: str, method: str, results: dict[tuple[str, Layout], LayoutResu
     """Compare the layouts of one model with the first: one process, the largest micro-batch, not balanced."""
     found = {layout: result for (model, layout), result in results.items() if model == name}
     first = min(found, key=lambda layout: (layout[0], -layout[1], layout[2]))
-    return Comparison(name, method, {layout: difference(result, found[first]) for layout, result in found.items()})
+    apart = {layout: difference(result, found[first]) for layout, result in found.items()}
+    return Comparison(name, method, apart, found[first].losses)
 
 
 def figure(value: float) -> str:

@@ -202,7 +202,7 @@ def work_config(micro: int, balance: bool, epochs: int = 2) -> Config:
     """Return the settings of one layout. The evaluation is cut like the training, so that its cut is tried as well."""
     return Config(
         batch=BatchConfig(size=GLOBAL_BATCH, micro=micro, balance=balance, eval=micro),
-        optim=OptimConfig(lr=1e-3, weight_decay=0.01, clip=1.0, warmup=0.1),
+        optim=OptimConfig(lr=5e-3, weight_decay=0.01, clip=1.0, warmup=0.1),
         epochs=epochs,
     )
 

@@ -40,7 +40,8 @@ def collate(samples: list[float]) -> dict[str, torch.Tensor]:
 
 
 def squares(model: torch.nn.Module, batch: Any) -> torch.Tensor:
-    return (model(batch["x"]) - batch["y"]).square()
+    distances: torch.Tensor = model(batch["x"]) - batch["y"]
+    return distances.square()
 
 
 def task(**changes: Any) -> Task:

@@ -59,7 +59,7 @@ def test_missing_file_with_the_nearest_name(classify: Classify, write: Write) ->
         (
             "a.jsonl",
             '{"text": "one", "label": 1}\n{"text": \n',
-            ["a.jsonl, line 2: malformed json (Expecting value at column 10); give one object a line"],
+            ["a.jsonl, line 2: malformed json (Expecting value at column 9); give one object a line"],
         ),
         ("a.jsonl", '{"text": "one", "label": 1}\n["two", 2]\n', ["a.jsonl, line 2: a json list, not an object"]),
         ("a.parquet", "PAR1 and no more", ["a.parquet is no readable parquet file"]),

@@ -25,6 +25,11 @@ OURS = "use one of accelerate_configs/"
             {"ACCELERATE_MIXED_PRECISION": "fp8"},
             ["asks for mixed precision fp8, which this toolkit does not train; use bf16, fp16 or no"],
         ),
+        ({"ACCELERATE_MIXED_PRECISION": "bf32"}, ["asks for mixed precision bf32, which this toolkit does not train"]),
+        (
+            {"WORLD_SIZE": "2", "RANK": "0"},
+            ["WORLD_SIZE is 2, but MASTER_ADDR, where the processes meet, is not set", "or unset WORLD_SIZE and RANK"],
+        ),
         (
             {"ACCELERATE_MIXED_PRECISION": "fp16"},
             ["asks for mixed precision fp16, which needs an accelerator; on CPU use bf16 or no"],
@@ -83,6 +88,7 @@ def test_world_that_accelerate_does_not_see(classify: Classify, monkeypatch: pyt
     # What `mpirun -n 1` leaves where WORLD_SIZE stands from an outer job: Accelerate believes the first of the two.
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
     classify().refused(
         "WORLD_SIZE is 2, but Accelerate sees 1 process(es): they would train apart",

@@ -11,7 +11,7 @@ from conftest import ROOT
 from trial import Outcome, run_outside
 
 RECIPE = ROOT / "recipes" / "classify.py"
-TWO_PROCESSES = ["--config_file", ROOT / "accelerate_configs" / "cpu.yaml", "--num_processes", "2"]
+TWO_PROCESSES: list[str | Path] = ["--config_file", ROOT / "accelerate_configs" / "cpu.yaml", "--num_processes", "2"]
 # A port that is free, whatever else runs on this machine.
 TWO_PROCESSES += ["--main_process_port", "0"]
 
@@ -72,7 +72,7 @@ def test_two_processes_and_a_bad_file(folder: Path, tmp_path: Path) -> None:
 
 
 def test_more_processes_than_samples_in_the_global_batch(folder: Path, table: Path, encoder: Path) -> None:
-    data = ["--model.name", encoder, "--data.train", table]
+    data: list[str | Path] = ["--model.name", encoder, "--data.train", table]
     refused_once(
         launched(*TWO_PROCESSES, RECIPE, *data, "--batch.size", "1", folder=folder),
         "2 processes were started, but the global batch has only 1 sample(s) (batch.size); start at most that many "
@@ -97,7 +97,7 @@ def test_remembered_launch_file_is_named(folder: Path, table: Path, encoder: Pat
         'num_processes: 1\nmixed_precision: "bf16"\n',
         encoding="utf-8",
     )
-    data = ["--model.name", encoder, "--data.train", table, "--steps", "1", "--threads", "1"]
+    data: list[str | Path] = ["--model.name", encoder, "--data.train", table, "--steps", "1", "--threads", "1"]
     outcome = launched(RECIPE, *data, folder=folder, HF_HOME=str(home)).done()
     outcome.says(f"{remembered} (remembered by `accelerate config`)", "mixed precision bf16")
     assert outcome.record["topology"][0]["launch_file"] == str(remembered)

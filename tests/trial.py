@@ -2,7 +2,6 @@
 
 import gc
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launching import clean_environment
 
 from toolkit.run import fine_tune
 
@@ -104,7 +104,7 @@ def run_outside(words: Sequence[str | Path], folder: Path, **environment: str) -
         text=True,
         timeout=SECONDS,
         cwd=folder.parent,
-        env={**os.environ, **environment},
+        env=clean_environment(**environment),
         check=False,
     )
     return Outcome(done.returncode, done.stdout, done.stderr, folder)

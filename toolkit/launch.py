@@ -100,9 +100,9 @@ def unsupported() -> list[str]:
         "(CPU, one GPU, or distributed data parallel on one or several nodes)"
         for name in asked
     ]
-    if precision == "fp8":
+    if precision not in ("no", "bf16", "fp16"):
         problems.append(
-            "the launch configuration asks for mixed precision fp8, which this toolkit does not train; use bf16, fp16 or no"
+            f"the launch configuration asks for mixed precision {precision}, which this toolkit does not train; use bf16, fp16 or no"
         )
     return problems
 

@@ -194,6 +194,11 @@ def contradictions(launch: Launch, on_cpu: bool, world_size: int) -> list[str]:
         problems.append(
             "the launch configuration asks for mixed precision fp16, which needs an accelerator; on CPU use bf16 or no"
         )
+    if world_size > 1 and "MASTER_ADDR" not in os.environ:
+        problems.append(
+            f"WORLD_SIZE is {world_size}, but MASTER_ADDR, where the processes meet, is not set: no launcher started this one. "
+            "Start them with `accelerate launch` and a file of accelerate_configs/, or unset WORLD_SIZE and RANK"
+        )
     # 0 and -1 are Accelerate's "as many as there are" and "to be given later".
     if launch.processes not in (None, 0, -1, world_size):
         problems.append(

@@ -1,0 +1,24 @@
+"""The topology table of the benchmark, smaller: a plain transformer, a BERT and a Llama on one and two real processes."""
+
+import re
+import sys
+
+from launching import ROOT, finished
+
+
+def test_weights_losses_norms_and_metrics_are_those_of_one_process() -> None:
+    """45 samples in batches of 16 leave a last one of 13; micro-batches of 3 divide nothing. Bounds: the benchmark's own."""
+    script = ROOT / "benchmarks" / "topology.py"
+    small = ["--processes", "1", "2", "--micro", "16", "3", "--samples", "45", "--methods", "toolkit"]
+    result = finished([sys.executable, str(script), *small], 240, {})
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = {
+        cells[0]: cells[1:]
+        for line in result.stdout.splitlines()
+        if line.startswith("|") and (cells := [cell.strip() for cell in line.strip("|").split("|")])[1] == "toolkit"
+    }
+    assert set(rows) == {"plain transformer", "BERT", "Llama"}
+    for name, cells in rows.items():
+        figures = [float(number) for cell in cells[3:7] for number in re.findall(r"\d[\d.]*e-\d+|^0$", cell)]
+        assert len(figures) == 4, result.stdout
+        assert max(figures) < (1e-7 if name == "Llama" else 1e-12)
