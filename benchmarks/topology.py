@@ -43,6 +43,9 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--samples", type=int, default=SAMPLES)
+    parser.add_argument(
+        "--threads", type=int, default=1, help="of each process; models this small gain nothing by more"
+    )
     parser.add_argument("--layouts", action="store_true", help="also print the differences of every single layout")
     arguments = parser.parse_args()
     started = time.monotonic()
@@ -54,7 +57,7 @@ def main() -> None:
     print(
         f"{arguments.samples} samples of {SHORTEST} to {LONGEST} tokens, global batch {GLOBAL_BATCH}, {arguments.epochs} epochs = "
         f"{steps} steps, AdamW, clipping at 1, float64, no dropout, evaluation after each epoch; processes "
-        f"{arguments.processes}, micro-batch {arguments.micro}. Each method is compared with its own first layout. "
+        f"{arguments.processes}, micro-batch {arguments.micro}, {arguments.threads} thread(s) each. Each method is compared with its own first layout. "
         f"{time.monotonic() - started:.0f} s in all.\n"
     )
     columns = [
@@ -94,6 +97,7 @@ def launch(method: str, processes: int, arguments: argparse.Namespace) -> dict[A
             *("--models", *arguments.models),
             *("--micro", *map(str, arguments.micro)),
             *("--epochs", str(arguments.epochs), "--samples", str(arguments.samples)),
+            *("--threads", str(arguments.threads)),
         ]
         started = time.monotonic()
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -5,7 +5,7 @@
 """
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--micro", nargs="+", type=int, default=[GLOBAL_BATCH])
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--samples", type=int, default=SAMPLES)
+    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     run = run_with_toolkit if arguments.method == "toolkit" else run_with_others
     is_main, results = run(arguments)
@@ -36,7 +37,7 @@ def run_with_toolkit(arguments: argparse.Namespace) -> tuple[bool, dict[Key, Lay
     """Run every layout with and without the balanced cut."""
     from toolkit.runtime import start_runtime
 
-    runtime = start_runtime(work_config(GLOBAL_BATCH, balance=True))
+    runtime = start_runtime(replace(work_config(GLOBAL_BATCH, balance=True), threads=arguments.threads))
     results = {
         (name, micro, balance): run_layout(runtime, name, micro, balance, arguments.epochs, arguments.samples)
         for name in arguments.models
@@ -53,6 +54,7 @@ def run_with_others(arguments: argparse.Namespace) -> tuple[bool, dict[Key, Layo
     from accelerate import PartialState
     from topology_others import run_plain_loop, run_trainer
 
+    torch.set_num_threads(arguments.threads)
     run = run_trainer if arguments.method == "Trainer" else run_plain_loop
     state = PartialState(cpu=True)
     processes, is_main = state.num_processes, state.is_main_process

@@ -81,7 +81,7 @@ def test_folder_with_another_programs_record(classify: Classify, tmp_path: Path)
     for name, content in (("config.yaml", "theirs: 1\n"), ("run.json", '{"status": "theirs"}')):
         (folder / name).write_text(content, encoding="utf-8")
     before = state_of(folder)
-    classify().told(f"the folder {folder} belongs to another run", "theirs was 1 and is now None")
+    classify().told(f"the folder {folder} belongs to another run", "theirs was 1 and is now null")
     (folder / "config.yaml").write_text("batch: [", encoding="utf-8")
     classify().told("config.yaml is not YAML")
     (folder / "config.yaml").write_text("theirs: 1\n", encoding="utf-8")

@@ -62,24 +62,22 @@ def test_nothing_to_evaluate_on(folder: Path) -> None:
     ],
 )
 def test_loss_that_is_no_scalar_of_the_weights(folder: Path, loss: Any, returned: str) -> None:
-    outcome = run(folder, loss=loss).told(
+    run(folder, loss=loss).refused(
         f"the task's loss returned {returned}", "a scalar tensor that depends on the weights: the sum (never the mean)"
     )
-    assert failed(outcome).record["step"] == 0
 
 
 def test_parameter_without_gradient_is_named_before_the_first_step(folder: Path) -> None:
-    outcome = run(folder, model=lambda runtime: TwoHeads()).told(
+    run(folder, model=lambda runtime: TwoHeads()).refused(
         "2 trainable parameter(s) get no gradient from the loss: forgotten.weight, forgotten.bias",
         "freeze them (requires_grad_(False)), remove them, or let the loss depend on them",
     )
-    assert failed(outcome).record["step"] == 0
 
 
 def test_gradient_that_is_not_finite_stops_at_its_step(folder: Path) -> None:
     # One step of this size makes weights whose squared error no float32 holds.
     outcome = run(folder, "--optim.lr", "1e30", "--optim.clip", "null", "--optim.warmup", "0").told(
-        "the gradient of step 2 is not finite", "the weights were not changed by it", "A lower optim.lr"
+        "the gradient of step 2 is not finite", "the weights were not changed by it", "a lower optim.lr"
     )
     assert "step 2" in failed(outcome).record["problems"][0]
 

@@ -7,7 +7,6 @@ that sum and divides it once, by the number of units that all processes counted 
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
 
 import torch
@@ -16,7 +15,6 @@ from accelerate.optimizer import AcceleratedOptimizer
 from toolkit.config import Config
 from toolkit.errors import UserError
 from toolkit.evaluation import Evaluation, evaluate
-from toolkit.first_batch import check_first_batch
 from toolkit.ledger import LedgerRow
 from toolkit.loading import LoadedMicroBatch
 from toolkit.progress import Progress
@@ -49,8 +47,6 @@ def train(training: Training, progress: Progress) -> Evaluation:
     started = perf_counter()
 
     for step, micro_batches, waited in global_batches(training.loader):
-        if step == 0:
-            runtime.together(partial(check_first_batch, task, runtime, training.model, micro_batches[0]))
         # Losses reach the host two steps late: by then they are there, and the device has work queued meanwhile.
         due = unread.popleft() if len(unread) > 1 else None
         agreed = runtime.agree(tally(micro_batches, due.read_loss() if due else 0.0))
@@ -139,7 +135,8 @@ def row_of(taken: StepTaken, loss: float, training: Training) -> LedgerRow:
     if not finite and training.runtime.precision != "fp16":
         raise UserError(
             f"the gradient of step {taken.step + 1} is not finite (its norm is {norm}); the weights were not changed by it. "
-            "A lower optim.lr, a longer optim.warmup or a smaller optim.clip usually helps"
+            "At the first steps look for inf or nan in the data; later a lower optim.lr, a longer optim.warmup or a smaller "
+            "optim.clip usually helps"
         )
     counts = taken.agreed
     return LedgerRow(

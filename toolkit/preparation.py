@@ -1,13 +1,15 @@
 """From a task to something that can be trained: model, optimizer and loader, prepared by Accelerate."""
 
+from itertools import islice
+
 import numpy as np
 import torch
 
 from toolkit.config import Config
 from toolkit.cut import accumulation
 from toolkit.errors import UserError
-from toolkit.first_batch import active_dropout, batch_norms
-from toolkit.loading import MicroBatchSampler, build_loader
+from toolkit.first_batch import active_dropout, batch_norms, check_first_batch
+from toolkit.loading import MicroBatches, MicroBatchSampler, build_loader
 from toolkit.loop import Training
 from toolkit.optimizer import build_optimizer
 from toolkit.order import ShuffledOrder
@@ -22,10 +24,10 @@ CALL_COST_ON_CPU = 64
 
 
 def prepare(task: Task, config: Config, runtime: Runtime) -> Training:
-    """Build the model and everything around it.
+    """Build the model and everything around it, and try one micro-batch without changing anything.
 
     Raises:
-        UserError: the configuration does not fit the data or the number of processes.
+        UserError: the configuration does not fit the data or the number of processes, or the model can't be trained.
     """
     problems = misfits(task, config, runtime)
     if problems:
@@ -46,6 +48,8 @@ def prepare(task: Task, config: Config, runtime: Runtime) -> Training:
     model, optimizer, loader = runtime.accelerator.prepare(
         model, optimizer, build_loader(sampler, task), device_placement=[True, True, False]
     )
+    mine = next(islice(sampler, runtime.rank, None))
+    runtime.together(lambda: check_first_batch(task, runtime, model, MicroBatches(task.train, task).__getitems__(mine)))
     return Training(task, config, runtime, model, optimizer, loader, order.steps_per_epoch, total)
 
 

@@ -46,12 +46,12 @@ class RunFolder:
         return read_record(self.path)
 
     def is_new(self) -> bool:
-        """Whether nothing but an earlier refusal is in the folder."""
+        """Whether nothing is in the folder but word of a start that came to nothing."""
         # What is there and no folder is told by `claim`, which can't take it.
         if not self.path.is_dir():
             return True
         entries = {entry.name for entry in self.path.iterdir()} - {"run.lock"}
-        return not entries or (entries == {"run.json"} and self.record().get("status") == "refused")
+        return not entries or (entries == {"run.json"} and self.record().get("status") in ("refused", "failed"))
 
     def claim(self) -> None:
         """Create the folder if need be and take its lock, which the kernel releases when this process dies.

@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 
 from toolkit.config import Config, changes_numbers
 from toolkit.console import Display, Voice, clock
+from toolkit.diagnosis import show
 from toolkit.errors import UserError
 from toolkit.evaluation import Evaluation, evaluate
 from toolkit.ledger import Ledger
 from toolkit.loop import Training, train
-from toolkit.preparation import plan, prepare
+from toolkit.preparation import build_model, plan, prepare
 from toolkit.progress import Progress
 from toolkit.run_folder import RunFolder, now, versions, write_whole
 from toolkit.runtime import Runtime, start_runtime
@@ -66,20 +67,23 @@ def train_in_folder(
         tell(finished, voice)
         return finished
     started = time.monotonic()
+    begun = False
     try:
         task = runtime.together(lambda: build_task(config))
         training = prepare(task, config, runtime)
         facts = {**plan(training), "run folder": str(folder.path)}
         voice.facts(f"{recipe}: the plan", facts)
         runtime.on_main(lambda: begin(folder, training, facts))
+        begun = True
         prepared = time.monotonic()
         evaluation, progress = train_and_record(training, folder, voice)
         trained = time.monotonic()
         result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path)
         runtime.on_main(lambda: finish(folder, training, result, progress, prepared - started, trained - prepared))
     except BaseException as error:
-        if runtime.is_main:
-            give_up(folder, error)
+        # A refusal is recorded where it is reported; a defect is recorded here, from wherever it comes.
+        if runtime.is_main and (begun or (folder.is_new() and not isinstance(error, UserError))):
+            record_failure(folder, error)
         raise
     finally:
         folder.release()
@@ -110,7 +114,9 @@ def claim(folder: RunFolder, config: Config) -> Result | None:
         former, asked = read_yaml(folder.config_file), as_mapping(config)
         differences = [entry for entry in differing(former, asked) if changes_numbers(config, entry[0])]
         if differences:
-            listed = "; ".join(f"{key} was {before!r} and is now {after!r}" for key, before, after in differences)
+            listed = "; ".join(
+                f"{key} was {show(before)} and is now {show(after)}" for key, before, after in differences
+            )
             raise UserError(
                 f"the folder {folder.path} belongs to another run: {listed}. Give another folder with --output, "
                 "or the settings of that run"
@@ -186,11 +192,10 @@ def finish(
     )
 
 
-def give_up(folder: RunFolder, error: BaseException) -> None:
-    """Record that the run failed, if it had begun; a run that never began is refused, which is recorded elsewhere."""
-    if folder.record().get("status") == "running":
-        problems = error.problems if isinstance(error, UserError) else (f"{type(error).__name__}: {error}",)
-        folder.update(status="failed", problems=list(problems), ended=now())
+def record_failure(folder: RunFolder, error: BaseException) -> None:
+    """Record why a run did not finish."""
+    problems = error.problems if isinstance(error, UserError) else (f"{type(error).__name__}: {error}",)
+    folder.update(status="failed", problems=list(problems), ended=now())
 
 
 def tell(result: Result, voice: Voice) -> None:
@@ -227,9 +232,10 @@ def evaluate_saved(
     task = runtime.together(lambda: build_task(chosen))
     if task.evaluate is None:
         raise UserError("evaluate.only has nothing to evaluate on: the task has no evaluation data")
-    training = prepare(task, chosen, runtime)
+    # No optimizer and no training batch: what does not fit the training is of no concern here.
+    model = runtime.accelerator.prepare(runtime.together(lambda: build_model(task, chosen, runtime)))
     voice.facts(f"{recipe}: evaluation only", {**task.facts, "samples": f"{len(task.evaluate):,}"})
-    evaluation = evaluate(task, chosen, runtime, training.model, baseline=True)
+    evaluation = evaluate(task, chosen, runtime, model, baseline=True)
     result = Result(evaluation.metrics, evaluation.baseline, 0, Path(str(config.output)))
     tell(result, voice)
     return result
