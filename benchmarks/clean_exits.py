@@ -5,7 +5,7 @@
     python benchmarks/clean_exits.py --runs 5
 
 A process that leaves while a thread of gloo still serves another one aborts ("terminate called without an active
-exception", SIGABRT), after the work is done; the launcher then reports a failed run. It happens now and then, so that only many
+exception", SIGABRT), after the work is done; the launcher then reports a failed run. It happens now and then: only many
 runs show that it does not. The output of each run that did not end well is printed. Exits with 1 if there is one.
 """
 

@@ -43,9 +43,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--samples", type=int, default=SAMPLES)
-    parser.add_argument(
-        "--threads", type=int, default=1, help="of each process; models this small gain nothing by more"
-    )
+    parser.add_argument("--threads", type=int, default=1, help="of each process; small models gain nothing by more")
     parser.add_argument("--layouts", action="store_true", help="also print the differences of every single layout")
     arguments = parser.parse_args()
     started = time.monotonic()
@@ -55,20 +53,13 @@ def main() -> None:
     print(machine() + "\n")
     steps = arguments.epochs * -(-arguments.samples // GLOBAL_BATCH)
     print(
-        f"{arguments.samples} samples of {SHORTEST} to {LONGEST} tokens, global batch {GLOBAL_BATCH}, {arguments.epochs} epochs = "
-        f"{steps} steps, AdamW, clipping at 1, float64, no dropout, evaluation after each epoch; processes "
-        f"{arguments.processes}, micro-batch {arguments.micro}, {arguments.threads} thread(s) each. Each method is compared with its own first layout. "
-        f"{time.monotonic() - started:.0f} s in all.\n"
+        f"{arguments.samples} samples of {SHORTEST} to {LONGEST} tokens, global batch {GLOBAL_BATCH}, "
+        f"{arguments.epochs} epochs = {steps} steps, AdamW, clipping at 1, float64, no dropout, evaluation after each epoch; "
+        f"processes {arguments.processes}, micro-batch {arguments.micro}, {arguments.threads} thread(s) each. "
+        f"Each method is compared with its own first layout. {time.monotonic() - started:.0f} s in all.\n"
     )
-    columns = [
-        "model",
-        "method",
-        "layouts",
-        "loss, first to last step",
-        *FIGURES.values(),
-        "same samples in every step",
-        "bound",
-    ]
+    learnt = "loss, first to last step"
+    columns = ["model", "method", "layouts", learnt, *FIGURES.values(), "same samples in every step", "bound"]
     print(table(columns, [comparison.row() for comparison in comparisons]))
     if arguments.layouts:
         columns = ["model", "method", "processes", "micro", "balanced", *FIGURES.values()]

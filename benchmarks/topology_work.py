@@ -133,7 +133,7 @@ def bert() -> torch.nn.Module:
 
 
 def llama() -> torch.nn.Module:
-    """Return a small Llama with new weights; its norms and rotary embedding compute in float32 whatever the weights are."""
+    """Return a small Llama with new weights; its norms and rotary embedding compute in float32 all the same."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -226,7 +226,7 @@ class LayoutResult:
 def run_layout(
     runtime: Runtime, name: str, micro: int, balance: bool = True, epochs: int = 2, samples: int = SAMPLES
 ) -> LayoutResult:
-    """Train one layout with the toolkit, together with all processes of `runtime`, and leave the runtime fit for the next."""
+    """Train one layout with the toolkit, in all processes of `runtime`, and leave the runtime fit for the next."""
     training = prepare(work_task(name, samples), work_config(micro, balance, epochs), runtime)
     progress = Progress(keep_rows=True)
     last: Evaluation = train(training, progress)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from launching import CLASSIFY, launch
+from launching import CLASSIFY, launch, python
 
 from toolkit.ledger import read_ledger
 from toolkit.run_folder import read_record
@@ -199,3 +199,19 @@ def test_two_processes_train_as_one(classify: ModuleType, tmp_path: Path) -> Non
     assert [row["fingerprint"] for row in ledgers[0]] == [row["fingerprint"] for row in ledgers[1]]
     assert [row["loss"] for row in ledgers[0]] == pytest.approx([row["loss"] for row in ledgers[1]], rel=1e-12)
     assert ledgers[0][-1]["evaluation"] == pytest.approx(ledgers[1][-1]["evaluation"], rel=1e-12)
+
+
+def test_mixed_precision_comes_from_the_launch_configuration(classify: ModuleType, tmp_path: Path) -> None:
+    """bf16 on CPU: the weights stay float32, the numbers differ a little, and run.json says which it was."""
+    data = write_csv(tmp_path / "colours.csv", ["text", "label"])
+    common = ["--data.train", str(data), "--steps", "4", *SMALL]
+    assert run(classify, *common, "--output", str(tmp_path / "float32")) == 0
+    result = python(CLASSIFY, *common, "--output", str(tmp_path / "bf16"), ACCELERATE_MIXED_PRECISION="bf16")
+    assert result.returncode == 0, result.stderr
+    assert "mixed precision bf16" in result.stdout
+    assert [read_record(tmp_path / name)["topology"][0]["precision"] for name in ("float32", "bf16")] == ["no", "bf16"]
+    one, other = (
+        [row["loss"] for row in read_ledger(tmp_path / name / "ledger.jsonl")] for name in ("float32", "bf16")
+    )
+    assert one != other
+    assert other[0] == pytest.approx(one[0], rel=0.02)

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tiny_recipe import Network, Sequences, Tiny, collate, task
 from toolkit.config import BatchConfig, OptimConfig
 from toolkit.errors import UserError
 from toolkit.ledger import LedgerRow, read_ledger
-from toolkit.loop import train
+from toolkit.loop import StepTaken, row_of, train
 from toolkit.optimizer import build_optimizer
 from toolkit.order import ShuffledOrder, fingerprint
 from toolkit.preparation import prepare
@@ -25,6 +26,7 @@ from toolkit.progress import Progress
 from toolkit.randomness import seed_for
 from toolkit.runtime import start_runtime
 from toolkit.schedules import learning_rate
+from toolkit.tally import Tally
 
 
 def run(config: Tiny) -> tuple[dict[str, torch.Tensor], list[LedgerRow]]:
@@ -124,6 +126,17 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_it_reaches_the_weigh
         train(training, Progress())
     assert all(torch.isfinite(parameter).all() for parameter in training.model.parameters())
     runtime.accelerator.free_memory()
+
+
+def test_a_step_that_fp16_skips_is_counted_and_the_run_goes_on() -> None:
+    """The gradient scaler tries a loss scale that is too large now and then; no accelerator is needed to see the rule."""
+    training: Any = SimpleNamespace(runtime=SimpleNamespace(precision="fp16"), steps_per_epoch=6)
+    counts = Tally(units=8, samples=8)
+    row = row_of(StepTaken(lambda: [4.0, float("inf")], 0.1, 2, counts, 1.0, 0.0), 4.0, training)
+    assert (row.step, row.skipped, row.loss) == (3, True, 0.5)
+    progress = Progress()
+    progress.record(row)
+    assert progress.skipped == 1
 
 
 @pytest.mark.parametrize("every", [None, 5])
