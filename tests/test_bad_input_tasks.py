@@ -45,8 +45,8 @@ def test_no_training_sample(folder: Path) -> None:
     run(folder, train=Nothing()).refused("there is no training sample")
 
 
-def test_nothing_to_evaluate_on(folder: Path) -> None:
-    run(folder, "--evaluate.only").refused("evaluate.only has nothing to evaluate on")
+def test_a_recipe_that_cannot_load_a_model_does_not_score_new_weights(folder: Path) -> None:
+    run(folder, "--evaluate.only").refused("evaluate.only needs a recipe that can load a saved model")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_the_recipe_of_the_docs_runs_on_two_processes_and_keeps_its_claim(tmp_pa
     result = launch(recipe, "--output", str(tmp_path / "run"))
     assert result.returncode == 0, result.stderr
     assert json.loads((tmp_path / "run" / "run.json").read_text())["metrics"]["accuracy"] > 0.9
-    assert len(list(read_ledger(tmp_path / "run" / "ledger.jsonl"))) == 5 * 19
+    assert len(list(read_ledger(tmp_path / "run" / "ledger.jsonl"))) == 10 * 19
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -18,7 +18,7 @@ from tiny_recipe import Network, Sequences, Tiny, collate, task
 from toolkit.config import BatchConfig, OptimConfig
 from toolkit.errors import UserError
 from toolkit.ledger import LedgerRow, read_ledger
-from toolkit.loop import StepTaken, row_of, train
+from toolkit.loop import StepTaken, StepValues, row_of, train
 from toolkit.optimizer import build_optimizer
 from toolkit.order import ShuffledOrder, fingerprint
 from toolkit.preparation import prepare
@@ -128,11 +128,32 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_it_reaches_the_weigh
     runtime.accelerator.free_memory()
 
 
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_a_first_step_without_a_finite_gradient_leaves_a_sound_optimizer(name: Any) -> None:
+    model = Network()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    optimizer = build_optimizer(OptimConfig(name=name, lr=0.1), model)
+    for gradient in (float("nan"), 0.0):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, gradient)
+        optimizer.found_inf = torch.tensor(float(gradient != gradient))  # type: ignore[attr-defined]
+        optimizer.step()
+    # The second gradient is zero: what the weights move by now is decay alone.
+    assert relative(model.state_dict(), before) < 0.002
+
+
+def test_an_error_of_one_process_speaks_and_ends_all(tmp_path: Path) -> None:
+    """The other process is in a collective by then; nobody may wait for it."""
+    result = launch(TINY, "--output", str(tmp_path / "run"), "--model.flaw", "lone", timeout=60)
+    assert result.returncode == 1
+    assert result.stderr.count("process 1: this file of this process alone is broken") == 1
+
+
 def test_a_step_that_fp16_skips_is_counted_and_the_run_goes_on() -> None:
     """The gradient scaler tries a loss scale that is too large now and then; no accelerator is needed to see the rule."""
     training: Any = SimpleNamespace(runtime=SimpleNamespace(precision="fp16"), steps_per_epoch=6)
     counts = Tally(units=8, samples=8)
-    row = row_of(StepTaken(lambda: [4.0, float("inf")], 0.1, 2, counts, 1.0, 0.0), 4.0, training)
+    row = row_of(StepTaken(2, StepValues(lambda: [4.0, float("inf")], 0.1), counts, 1.0, 0.0), 4.0, training)
     assert (row.step, row.skipped, row.loss) == (3, True, 0.5)
     progress = Progress()
     progress.record(row)

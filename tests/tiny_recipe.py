@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from toolkit import Batch, BatchConfig, Config, OptimConfig, Task, fine_tune
+from toolkit import Batch, BatchConfig, Config, OptimConfig, Task, UserError, fine_tune
 from toolkit.cache import digest_of
 from toolkit.metrics import accuracy
 
@@ -38,7 +38,7 @@ class TinyData:
 class TinyModel:
     name: str | None = None
     """Not used; evaluate.only sets it."""
-    flaw: Literal["none", "unused", "mean", "nan", "frozen", "batch_norm", "dropout"] = "none"
+    flaw: Literal["none", "unused", "mean", "nan", "frozen", "batch_norm", "dropout", "lone"] = "none"
     """What is wrong with it."""
 
 
@@ -115,17 +115,20 @@ class Network(torch.nn.Module):
 
 def task(config: Tiny) -> Task:
     flaw, seen = config.model.flaw, os.environ.get("TINY_SEEN")
-    steps_with_nan = 0
+    rank = os.environ.get("RANK", "0")
+    calls = 0
 
     def loss(model: Any, batch: Batch) -> torch.Tensor:
-        nonlocal steps_with_nan
+        nonlocal calls
         if seen and getattr(model, "training", False):
-            with Path(seen, f"{os.environ.get('RANK', '0')}.jsonl").open("a") as file:
+            with Path(seen, f"{rank}.jsonl").open("a") as file:
                 file.write(json.dumps(batch["ids"].tolist()) + "\n")
         total = F.cross_entropy(model(batch["values"], batch["mask"]), batch["labels"], reduction="sum")
+        calls += torch.is_grad_enabled()
+        if flaw == "lone" and rank == "1" and calls == 5:
+            raise UserError("this file of this process alone is broken")
         if flaw == "nan" and torch.is_grad_enabled():
-            steps_with_nan += 1
-            return total * float("nan") if steps_with_nan == 5 else total
+            return total * float("nan") if calls == 5 else total
         return total if flaw != "mean" else F.cross_entropy(
             model(batch["values"], batch["mask"]), batch["labels"], reduction="none"
         )  # fmt: skip

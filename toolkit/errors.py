@@ -15,4 +15,12 @@ class UserError(Exception):
         super().__init__("\n".join(problems))
 
     def __reduce__(self) -> tuple[type["UserError"], tuple[str, ...]]:
-        return UserError, self.problems
+        return type(self), self.problems
+
+
+class SharedUserError(UserError):
+    """A `UserError` that every process of the run raises at the same place, so that they can end together."""
+
+
+class LoneUserError(UserError):
+    """A `UserError` of one process, of which the others know nothing: it has to speak for itself, and end at once."""

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from accelerate.data_loader import prepare_data_loader
 
 from toolkit.config import Config
 from toolkit.loading import LoadedMicroBatch, MicroBatchSampler, build_loader
@@ -55,12 +56,13 @@ class LongestFirst:
 class OneForward:
     """Stands for the model while one batch is evaluated, so that `loss` and `predict` share a forward pass.
 
-    Both call the model with the same tensors; the second call gets the first one's answer. Everything else, such as
-    `generate`, goes to the model itself.
+    Both call the model with the same tensors; the second call gets the first one's answer, which neither may change in
+    place. Everything else, such as `generate`, goes to the module itself, without what Accelerate wrapped around it.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, unwrapped: torch.nn.Module) -> None:
         self.model = model
+        self.unwrapped = unwrapped
         self.asked: tuple[Any, ...] | None = None
         self.answer: Any = None
 
@@ -71,7 +73,7 @@ class OneForward:
         return self.answer
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
+        return getattr(self.unwrapped, name)
 
 
 def is_same(one: Any, other: Any) -> bool:
@@ -98,7 +100,14 @@ def evaluate(
     source, size = task.evaluate, config.batch.eval * runtime.data_parallel_size
     order = LongestFirst(source, size)
     sampler = MicroBatchSampler(order, source, runtime.data_parallel_size, order.steps_per_epoch)
-    loader = runtime.accelerator.prepare(build_loader(sampler, task), device_placement=[False])
+    # The same sharding as `Accelerator.prepare`, which would also keep every loader of every evaluation.
+    loader = prepare_data_loader(
+        build_loader(sampler, task),
+        num_processes=runtime.data_parallel_size,
+        process_index=runtime.rank,
+        even_batches=False,
+        put_on_device=False,
+    )
     # Metrics live in the main process alone; made together, so that a missing package stops all processes and hangs none.
     scorer = runtime.together(
         lambda: Scorer(task.metrics, task.baseline if baseline else None) if runtime.is_main else None
@@ -137,7 +146,7 @@ def evaluate_batch(
 ) -> tuple[float, Scored | None]:
     """Return the summed loss of one batch, and its predictions beside its references."""
     batch = runtime.to_device(micro.batch)
-    once = cast(torch.nn.Module, OneForward(model))
+    once = cast(torch.nn.Module, OneForward(model, runtime.accelerator.unwrap_model(model)))
     total = float(task.loss(once, batch))
     if task.predict is None:
         return total, None

@@ -16,6 +16,8 @@ def check_first_batch(task: Task, runtime: Runtime, model: torch.nn.Module, micr
     Raises:
         UserError: the loss is not a differentiable scalar, or a trainable parameter gets no gradient from it.
     """
+    # A batch norm in training mode would take this batch into its statistics.
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with runtime.accelerator.no_sync(model):
         total = task.loss(model, runtime.to_device(micro.batch))
         if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
@@ -30,6 +32,9 @@ def check_first_batch(task: Task, runtime: Runtime, model: torch.nn.Module, micr
         if p.requires_grad and p.grad is None
     ]
     model.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for buffer, before in buffers:
+            buffer.copy_(before)
     if without:
         named = ", ".join(without[:NAMED]) + (f" and {len(without) - NAMED} more" if len(without) > NAMED else "")
         raise UserError(

@@ -26,7 +26,7 @@ class LedgerRow:
     fingerprint: str
     """Sum of the hashes of the sample ids that passed through the model, 16 hexadecimal digits."""
     padding: float | None
-    """Share of padding among the elements that ran through the model; null where lengths are unknown."""
+    """Share of padding among the elements that ran through the model; null where lengths are unknown or batch.balance is off."""
     seconds: float
     """From the start of the step to the start of the next, in the main process."""
     waiting: float

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import torch
@@ -72,7 +73,8 @@ class MicroBatches(Dataset[LoadedMicroBatch]):
     def __getitems__(self, plan: MicroBatch) -> LoadedMicroBatch:
         """Return the micro-batch that was planned; torch's loader hands over what the batch sampler yielded."""
         batch = self.task.collate(self.source.fetch(plan.ids))
-        return LoadedMicroBatch(plan, plan.ids, batch, 0 if plan.spare else self.task.units(batch))
+        # index() refuses a float: a weighted count would be cut off when it is added up.
+        return LoadedMicroBatch(plan, plan.ids, batch, 0 if plan.spare else index(self.task.units(batch)))
 
 
 def build_loader(sampler: MicroBatchSampler, task: Task) -> "DataLoader[LoadedMicroBatch]":
@@ -82,7 +84,6 @@ def build_loader(sampler: MicroBatchSampler, task: Task) -> "DataLoader[LoadedMi
         batch_sampler=sampler,  # type: ignore[arg-type]  # a MicroBatch stands where torch expects a list of indices
         collate_fn=as_it_is,
         num_workers=task.workers,
-        persistent_workers=task.workers > 0,
         # The loader draws a seed for its workers; from a generator of its own, so that the global one is left alone.
         generator=torch.Generator(),
     )

@@ -7,19 +7,20 @@ that sum and divides it once, by the number of units that all processes counted 
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf, isfinite
 from time import perf_counter
 
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 
 from toolkit.config import Config
-from toolkit.errors import UserError
+from toolkit.errors import SharedUserError
 from toolkit.evaluation import Evaluation, evaluate
 from toolkit.ledger import LedgerRow
 from toolkit.loading import LoadedMicroBatch
 from toolkit.progress import Progress
 from toolkit.randomness import seed_for
-from toolkit.runtime import Runtime, clip_limit
+from toolkit.runtime import Runtime
 from toolkit.schedules import learning_rate
 from toolkit.tally import Tally, tally
 from toolkit.task import Task
@@ -47,16 +48,17 @@ def train(training: Training, progress: Progress) -> Evaluation:
     started = perf_counter()
 
     for step, micro_batches, waited in global_batches(training.loader):
-        # Losses reach the host two steps late: by then they are there, and the device has work queued meanwhile.
-        due = unread.popleft() if len(unread) > 1 else None
-        agreed = runtime.agree(tally(micro_batches, due.read_loss() if due else 0.0))
-        if due:
-            progress.record(row_of(due, agreed.earlier_loss, training))
+        # The loss of a step reaches the host two steps later, and is summed over the processes together with the counts
+        # of the step that begins: by then it is there, and the device has had work meanwhile.
+        earlier = unread.popleft() if len(unread) > 1 else None
+        agreed = runtime.agree(tally(micro_batches, earlier_loss=earlier.own_loss() if earlier else 0.0))
+        if earlier:
+            progress.record(row_of(earlier, agreed.earlier_loss, training))
 
-        taken = take_step(training, step, micro_batches, agreed)
+        values = take_step(training, step, micro_batches, agreed.units)
 
         finished = perf_counter()
-        unread.append(StepTaken(*taken, step, agreed, finished - started, waited))
+        unread.append(StepTaken(step, values, agreed, finished - started, waited))
         started = finished
         if evaluation_is_due(step, training):
             while len(unread) > 1:
@@ -70,10 +72,17 @@ def train(training: Training, progress: Progress) -> Evaluation:
     return evaluation
 
 
-def take_step(
-    training: Training, step: int, micro_batches: list[LoadedMicroBatch], agreed: Tally
-) -> tuple[Callable[[], list[float]], float]:
-    """Run one optimizer step; return what reads its summed loss and gradient norm, and the learning rate."""
+@dataclass(frozen=True)
+class StepValues:
+    """What a step computed; loss and norm may still be on their way to the host."""
+
+    read: Callable[[], list[float]]
+    """Returns the summed loss of this process and the gradient norm of all."""
+    learning_rate: float
+
+
+def take_step(training: Training, step: int, micro_batches: list[LoadedMicroBatch], units: int) -> StepValues:
+    """Run one optimizer step, whose loss is averaged over `units` in all processes together."""
     task, runtime, model, optimizer = training.task, training.runtime, training.model, training.optimizer
     accelerator, count = runtime.accelerator, len(micro_batches)
     rate = learning_rate(training.config.optim, step, training.total_steps)
@@ -81,59 +90,66 @@ def take_step(
         group["lr"] = rate
     # backward() divides by the number of micro-batches, and DDP by the number of processes: both are undone here, and
     # the sum over all of them is divided by the true number of units.
-    scale = runtime.data_parallel_size * count / max(1, agreed.units)
-    loss = norm = torch.zeros((), device=runtime.device)
+    scale = runtime.data_parallel_size * count / max(1, units)
+    summed_loss = torch.zeros((), device=runtime.device)
+    norm = torch.zeros((), device=runtime.device)
 
     runtime.accumulate_over(count)
     for number, micro in enumerate(micro_batches):
         runtime.seed(seed_for(training.config.seed, "dropout", step, runtime.rank, number))
         with accelerator.accumulate(model):
-            total = task.loss(model, runtime.to_device(micro.batch))
+            loss = task.loss(model, runtime.to_device(micro.batch))
             if micro.plan.spare:
-                total = total * 0.0
-            loss = loss + total.detach()
-            accelerator.backward(total * scale)
-            if accelerator.sync_gradients:
-                norm = accelerator.clip_grad_norm_(model.parameters(), clip_limit(training.config))
-                # A fused optimizer leaves weights and averages alone where this is set; the host need not know yet.
-                # (Under fp16 the gradient scaler does the same and sets it itself.)
-                optimizer.optimizer.found_inf = (~torch.isfinite(norm) | (agreed.units == 0)).float()
-            optimizer.step()
+                loss = loss * 0.0
+            summed_loss = summed_loss + loss.detach()
+            accelerator.backward(loss * scale)
+            # Without any unit there is nothing to learn from: neither momentum nor weight decay may act.
+            if accelerator.sync_gradients and units:
+                norm = accelerator.clip_grad_norm_(model.parameters(), training.config.optim.clip or inf)
+                skip_unless_finite(optimizer, norm)
+                optimizer.step()
+            # Accelerate lets this pass until gradients are synchronised.
             optimizer.zero_grad()
-    return runtime.read_later(torch.stack([loss.double(), norm.double()])), rate
+    return StepValues(runtime.read_later(torch.stack([summed_loss.double(), norm.double()])), rate)
+
+
+def skip_unless_finite(optimizer: AcceleratedOptimizer, norm: torch.Tensor) -> None:
+    """Let the optimizer's next step leave weights and averages alone if the norm is not finite, without waiting for it.
+
+    Fused optimizers look at `found_inf` on the device. Under fp16 the gradient scaler sets it by itself.
+    """
+    optimizer.optimizer.found_inf = (~torch.isfinite(norm)).float()
 
 
 @dataclass(frozen=True)
 class StepTaken:
-    """A step whose values may still be on their way to the host."""
+    """A step whose row has not been written yet."""
 
-    read: Callable[[], list[float]]
-    learning_rate: float
     step: int
+    values: StepValues
     agreed: Tally
     seconds: float
     waited: float
 
-    def read_loss(self) -> float:
+    def own_loss(self) -> float:
         """Return the summed loss of this process."""
-        return self.read()[0]
+        return self.values.read()[0]
 
 
 def settle(taken: StepTaken, training: Training) -> LedgerRow:
     """Return the row of a step now, with an all-reduce of its own, because an evaluation comes next."""
-    return row_of(taken, training.runtime.agree(Tally(earlier_loss=taken.read_loss())).earlier_loss, training)
+    return row_of(taken, training.runtime.agree(Tally(earlier_loss=taken.own_loss())).earlier_loss, training)
 
 
 def row_of(taken: StepTaken, loss: float, training: Training) -> LedgerRow:
     """Return the ledger row of a step, given the loss summed over all processes.
 
     Raises:
-        UserError: the gradient was not finite, and not because fp16 tries too large a loss scale.
+        SharedUserError: the gradient was not finite, and not because fp16 tries too large a loss scale.
     """
-    norm = taken.read()[1]
-    finite = norm - norm == 0
-    if not finite and training.runtime.precision != "fp16":
-        raise UserError(
+    norm = taken.values.read()[1]
+    if not isfinite(norm) and training.runtime.precision != "fp16":
+        raise SharedUserError(
             f"the gradient of step {taken.step + 1} is not finite (its norm is {norm}); the weights were not changed by it. "
             "At the first steps look for inf or nan in the data; later a lower optim.lr, a longer optim.warmup or a smaller "
             "optim.clip usually helps"
@@ -144,19 +160,23 @@ def row_of(taken: StepTaken, loss: float, training: Training) -> LedgerRow:
         epoch=(taken.step + 1) / training.steps_per_epoch,
         loss=loss / counts.units if counts.units else None,
         gradient_norm=norm,
-        learning_rate=taken.learning_rate,
+        learning_rate=taken.values.learning_rate,
         units=counts.units,
         samples=counts.samples,
         fingerprint=f"{counts.fingerprint:016x}",
         padding=1 - counts.used / counts.padded if counts.padded else None,
         seconds=taken.seconds,
         waiting=taken.waited,
-        skipped=not finite or counts.units == 0,
+        skipped=not isfinite(norm) or counts.units == 0,
     )
 
 
 def global_batches(loader: Iterator[LoadedMicroBatch]) -> Iterator[tuple[int, list[LoadedMicroBatch], float]]:
-    """Yield (step, this process's micro-batches, seconds waited for them): they wait in host memory until all are there."""
+    """Yield (step, this process's micro-batches, seconds waited for them).
+
+    They wait in host memory until all are there: the units of the whole step have to be counted before its first
+    backward pass.
+    """
     asked = perf_counter()
     micro_batches: list[LoadedMicroBatch] = []
     for micro in loader:

@@ -19,5 +19,9 @@ def build_optimizer(config: OptimConfig, model: torch.nn.Module) -> torch.optim.
     ]
     groups = [group for group in groups if group["params"]]
     if config.name == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=config.betas[0], fused=True)
+        optimizer = torch.optim.SGD(groups, lr=config.lr, momentum=config.betas[0], fused=True)
+        for parameter in trainable:
+            # Left to itself the fused kernel takes uninitialised memory for it if the very first step is skipped.
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return optimizer
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)

@@ -21,7 +21,7 @@ ROUNDS = 24
 
 
 class Order(Protocol):
-    """The global batches of a run; a source that must be read in a certain way can bring its own."""
+    """Which samples form which global batch: for training a shuffle, for evaluation the longest first."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -50,24 +50,6 @@ class ShuffledOrder:
         start = index * self.batch_size
         positions = np.arange(start, min(start + self.batch_size, self.samples), dtype=np.int64)
         return permute(positions, self.samples, seed_for(self.seed, "order", epoch))
-
-
-@dataclass(frozen=True)
-class SequentialOrder:
-    """The samples as they come, once."""
-
-    samples: int
-    batch_size: int
-
-    @cached_property
-    def steps_per_epoch(self) -> int:
-        """Global batches in one pass over the samples."""
-        return -(-self.samples // self.batch_size)
-
-    def global_batch(self, step: int) -> Ids:
-        """Return the sample ids of one global batch."""
-        start = step * self.batch_size
-        return np.arange(start, min(start + self.batch_size, self.samples), dtype=np.int64)
 
 
 def permute(positions: Ids, size: int, key: int) -> Ids:

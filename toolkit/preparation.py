@@ -29,9 +29,7 @@ def prepare(task: Task, config: Config, runtime: Runtime) -> Training:
     Raises:
         UserError: the configuration does not fit the data or the number of processes, or the model can't be trained.
     """
-    problems = misfits(task, config, runtime)
-    if problems:
-        raise UserError(*problems)
+    runtime.together(lambda: check_fit(task, config, runtime))
     order = ShuffledOrder(len(task.train), config.batch.size, config.seed)
     total = config.steps if config.steps is not None else max(1, round((config.epochs or 0) * order.steps_per_epoch))
     model = runtime.together(lambda: build_model(task, config, runtime))
@@ -69,8 +67,12 @@ def build_model(task: Task, config: Config, runtime: Runtime) -> torch.nn.Module
     return model
 
 
-def misfits(task: Task, config: Config, runtime: Runtime) -> list[str]:
-    """Return what does not fit between the configuration, the data and the processes."""
+def check_fit(task: Task, config: Config, runtime: Runtime) -> None:
+    """Hold the configuration against the data and the processes.
+
+    Raises:
+        UserError: they do not fit.
+    """
     problems = []
     size, processes = config.batch.size, runtime.data_parallel_size
     if len(task.train) == 0:
@@ -87,7 +89,8 @@ def misfits(task: Task, config: Config, runtime: Runtime) -> list[str]:
             f"the launch configuration sets gradient_accumulation_steps to {asked}, but a global batch of {size} over {processes} "
             f"process(es) with batch.micro {config.batch.micro or 'not set'} takes {derived}; remove it there, the toolkit derives it"
         )
-    return problems
+    if problems:
+        raise UserError(*problems)
 
 
 def plan(training: Training) -> dict[str, str]:

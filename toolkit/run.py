@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from toolkit.config import Config
-from toolkit.errors import UserError
+from toolkit.errors import LoneUserError, UserError
 
 if TYPE_CHECKING:
     from toolkit.task import Task
@@ -52,7 +52,10 @@ def fine_tune(
         report(recipe, config, error)
         code = USER_CAN_FIX
     except KeyboardInterrupt:
-        print(f"\n{recipe}: interrupted; there are no checkpoints yet, the same command starts again", file=sys.stderr)
+        if is_main_process():
+            print(
+                f"\n{recipe}: interrupted; there are no checkpoints yet, the same command starts again", file=sys.stderr
+            )
         code = DEFECT
     except Exception:
         traceback.print_exc()
@@ -89,10 +92,10 @@ def quiet_libraries() -> None:
 
 def report(recipe: str, config: Config | None, error: UserError) -> None:
     """Tell the user once, from the main process, and leave word in the run folder if that is this run's own."""
-    if not is_main_process():
+    if not is_main_process() and not isinstance(error, LoneUserError):
         time.sleep(SECONDS_TO_SPEAK)
         return
-    if config is not None and config.output is not None:
+    if is_main_process() and config is not None and config.output is not None:
         from toolkit.run_folder import leave_word_of_refusal
 
         leave_word_of_refusal(Path(config.output), error.problems)

@@ -4,7 +4,6 @@ import gc
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Generic, TypeVar, cast
 
 import torch
@@ -13,7 +12,7 @@ from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin, send_to_device
 
 from toolkit.config import Config
-from toolkit.errors import UserError
+from toolkit.errors import SharedUserError, UserError
 from toolkit.launch import Launch, read_launch, unsupported
 from toolkit.tally import Tally
 from toolkit.task import Batch
@@ -155,7 +154,7 @@ def start_runtime(config: Config) -> Runtime:
     if problems:
         raise UserError(*problems)
     local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
-    threads = config.threads or max(1, len(os.sched_getaffinity(0)) // local_processes)
+    threads = config.threads or max(1, usable_cores() // local_processes)
     if on_cpu:
         # A launcher sets OMP_NUM_THREADS=1, which is no choice of the user's and would leave cores idle.
         os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -173,6 +172,11 @@ def start_runtime(config: Config) -> Runtime:
         )
     control = torch.distributed.new_group(backend="gloo") if accelerator.num_processes > 1 else None
     return Runtime(accelerator, launch, threads, control)
+
+
+def usable_cores() -> int:
+    """Return the cores that this process may use, where the system says so (Linux), or else all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def contradictions(launch: Launch, on_cpu: bool, world_size: int) -> list[str]:
@@ -206,11 +210,6 @@ def contradictions(launch: Launch, on_cpu: bool, world_size: int) -> list[str]:
             f"`accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes {launch.processes}`"
         )
     return problems
-
-
-def clip_limit(config: Config) -> float:
-    """Return the largest gradient norm that is let through; infinite where clipping is off, and the norm is still measured."""
-    return config.optim.clip if config.optim.clip is not None else inf
 
 
 @dataclass(frozen=True)
@@ -261,4 +260,4 @@ def raise_shared(failures: list[Failure | None]) -> None:
         problems = tuple(f"process {rank}: {problem}" for rank, failure in told.items() for problem in failure.problems)
     if defects:
         raise RuntimeError("; ".join(problems))
-    raise UserError(*problems)
+    raise SharedUserError(*problems)

@@ -1,7 +1,7 @@
 """What the processes have to agree on in every step, as one vector of float64 that can be summed."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,7 +22,7 @@ class Tally:
     samples: int = 0
     """Samples, spare copies not counted."""
     padded: int = 0
-    """Elements that run through the model, padding and spare copies included; 0 where lengths are unknown."""
+    """Elements that run through the model, padding included; 0 where lengths are unknown or not used for the cut."""
     used: int = 0
     """Elements without padding."""
     fingerprint: int = 0
@@ -41,9 +41,6 @@ class Tally:
         units, samples, padded, used, *limbs, loss = vector
         whole = sum(int(limb) << (LIMB_BITS * i) for i, limb in enumerate(limbs))
         return Tally(int(units), int(samples), int(padded), int(used), whole % 2**64, loss)
-
-
-VECTOR_LENGTH = len(fields(Tally)) - 1 + LIMBS
 
 
 def tally(micro_batches: Iterable[LoadedMicroBatch], earlier_loss: float = 0.0) -> Tally:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from toolkit.config import Config, changes_numbers
 from toolkit.console import Display, Voice, clock
 from toolkit.diagnosis import show
-from toolkit.errors import UserError
+from toolkit.errors import LoneUserError, SharedUserError, UserError
 from toolkit.evaluation import Evaluation, evaluate
 from toolkit.ledger import Ledger
 from toolkit.loop import Training, train
@@ -48,10 +48,16 @@ def carry_out(config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe
             result = evaluate_saved(config, build_task, recipe, runtime, voice)
         else:
             result = train_in_folder(config, build_task, recipe, runtime, voice)
-    except UserError:
+    except SharedUserError:
         runtime.close()
         raise
-    # Not after a defect: it may be in one process alone, and the others would be waited for.
+    except UserError as error:
+        # The other processes are elsewhere: to wait for them in `close` would be to hang.
+        if runtime.data_parallel_size > 1:
+            raise LoneUserError(*(f"process {runtime.rank}: {problem}" for problem in error.problems)) from None
+        runtime.close()
+        raise
+    # Not after a defect either, for the same reason.
     runtime.close()
     return result
 
@@ -194,7 +200,7 @@ def finish(
 
 def record_failure(folder: RunFolder, error: BaseException) -> None:
     """Record why a run did not finish."""
-    problems = error.problems if isinstance(error, UserError) else (f"{type(error).__name__}: {error}",)
+    problems = error.problems if isinstance(error, UserError) else (f"{type(error).__name__}: {error}".rstrip(": "),)
     folder.update(status="failed", problems=list(problems), ended=now())
 
 
@@ -205,7 +211,8 @@ def tell(result: Result, voice: Voice) -> None:
             (name, f"{value:.4f}", f"{result.baseline[name]:.4f}" if name in result.baseline else "")
             for name, value in result.metrics.items()
         ]
-        voice.table("", ["evaluation", "this model", "baseline"], rows)
+        columns = ["evaluation", "this model", "baseline"] if result.baseline else ["evaluation", "this model"]
+        voice.table("", columns, [row[: len(columns)] for row in rows])
     voice.facts(
         "",
         {
@@ -221,17 +228,21 @@ def evaluate_saved(
 ) -> Result:
     """Evaluate a saved model; train nothing and write nothing."""
     chosen: Any = config
-    section = getattr(config, "model", None)
-    if section is not None and hasattr(section, "name") and section.name is None:
+    section: Any = getattr(config, "model", None)
+    if not hasattr(section, "name"):
+        raise SharedUserError(
+            f"evaluate.only needs a recipe that can load a saved model, by a setting model.name; {recipe} has none"
+        )
+    if section.name is None:
         saved = Path(str(config.output)) / "model"
         if not saved.is_dir():
-            raise UserError(
+            raise SharedUserError(
                 f"evaluate.only finds no saved model at {saved}; name one with --model.name, or the run folder with --output"
             )
         chosen = replace(chosen, model=replace(section, name=str(saved)))
     task = runtime.together(lambda: build_task(chosen))
     if task.evaluate is None:
-        raise UserError("evaluate.only has nothing to evaluate on: the task has no evaluation data")
+        raise SharedUserError("evaluate.only has nothing to evaluate on: the task has no evaluation data")
     # No optimizer and no training batch: what does not fit the training is of no concern here.
     model = runtime.accelerator.prepare(runtime.together(lambda: build_model(task, chosen, runtime)))
     voice.facts(f"{recipe}: evaluation only", {**task.facts, "samples": f"{len(task.evaluate):,}"})
