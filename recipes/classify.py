@@ -35,7 +35,7 @@ class Classify(Config):
     """Which encoder is trained."""
     data: LabelledTexts = LabelledTexts(held_out=0.15, max_length=128)
     """Which texts and labels it is trained on."""
-    epochs: float | None = 4
+    epochs: float | None = 3
     """Passes over the training data; give epochs or steps, not both."""
 
 
