@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from toolkit.columns import Columns, find_columns
-from toolkit.config import at_least
+from toolkit.config import at_least, execution
 from toolkit.corpus import docstrings
 from toolkit.errors import UserError
 from toolkit.held_out import held_out_rows
@@ -48,7 +48,7 @@ class LabelledTexts:
     """The share of the training rows that is held out where there is no evaluation data."""
     drop_invalid: bool = False
     """Leave out rows without text or label instead of refusing them; the plan counts them."""
-    workers: int = 0
+    workers: int = execution(0)
     """Processes that fetch and pad ahead of the training; 0 does it in the training process."""
 
     def problems(self) -> Iterator[str]:
