@@ -9,40 +9,13 @@ from typing import Any
 import datasets
 import pytest
 from datasets.exceptions import DatasetNotFoundError
-
-from toolkit.errors import UserError
-from toolkit.tables import Splits, read_splits
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def read(
-    name: str | None = None, train: str | None = None, evaluate: str | None = None, config: str | None = None
-) -> Splits:
-    return read_splits(name=name, config=config, train=train, evaluate=evaluate)
-
-
-def write(name: str, content: str | bytes = "text,label\na,1\n") -> Path:
-    path = Path(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
-
-
-def refused(match: str, **given: str | None) -> None:
-    with pytest.raises(UserError, match=match):
-        read(**given)
-
+from table_reading import here, read, refused, write  # noqa: F401
 
 # Saved data sets
 
 
 @pytest.fixture
-def saved(here: Path) -> str:
+def saved(here: Path) -> str:  # noqa: F811
     splits = {name: datasets.Dataset.from_dict({"n": list(range(size))}) for name, size in (("train", 50), ("test", 5))}
     datasets.DatasetDict(splits).save_to_disk("saved")
     splits["train"].save_to_disk("single")
@@ -102,7 +75,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ["acme/reviews", "reviews"])
-def test_hub_offline(name: str, here: Path) -> None:
+def test_hub_offline(name: str, here: Path) -> None:  # noqa: F811
     # A process of its own: the variable is read when huggingface_hub is first imported.
     code = f"from toolkit.tables import read_splits; read_splits(name={name!r}, config=None, train=None, evaluate=None)"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
