@@ -9,11 +9,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 LAYERS = {
-    0: "cache columns command_line config cut diagnosis errors held_out order randomness reading schedules settings_file",
-    1: "loading losses metric_classes metrics optimizer scoring tally task",
-    2: "console launch ledger progress run_folder runtime",
+    0: "activity cache columns command_line config cut diagnosis errors held_out order randomness reading schedules settings_file stopping",
+    1: "loading losses metric_classes metrics optimizer optimizer_state scoring snapshot tally task",
+    2: "checkpoint console launch ledger progress run_folder runtime saving watch",
     3: (
-        "evaluation first_batch loop preparation run training_run "
+        "boundaries evaluation first_batch loop preparation resume rows run training training_run "
         "corpus export heads label_reading labelled_rows labelled_texts labels models texts tokenized_texts "
         "table_csv table_files table_folders table_hub table_json table_text tables"
     ),

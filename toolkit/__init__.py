@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from toolkit.config import BatchConfig, Config, EvaluateConfig, OptimConfig
+    from toolkit.config import BatchConfig, CheckpointConfig, Config, EvaluateConfig, OptimConfig, TimeoutConfig
     from toolkit.errors import UserError
     from toolkit.run import fine_tune
     from toolkit.task import Batch, Source, Task
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 HOMES = {
     "Batch": "toolkit.task",
     "BatchConfig": "toolkit.config",
+    "CheckpointConfig": "toolkit.config",
     "Config": "toolkit.config",
     "EvaluateConfig": "toolkit.config",
     "OptimConfig": "toolkit.config",
     "Source": "toolkit.task",
     "Task": "toolkit.task",
+    "TimeoutConfig": "toolkit.config",
     "UserError": "toolkit.errors",
     "fine_tune": "toolkit.run",
 }
@@ -28,11 +30,13 @@ HOMES = {
 __all__ = [
     "Batch",
     "BatchConfig",
+    "CheckpointConfig",
     "Config",
     "EvaluateConfig",
     "OptimConfig",
     "Source",
     "Task",
+    "TimeoutConfig",
     "UserError",
     "fine_tune",
 ]

@@ -69,6 +69,8 @@ class OptimConfig:
     """How the learning rate goes on after the warm-up: linear or cosine to zero, or constant."""
     warmup: float = 0.1
     """Warm-up in optimizer steps, or, below 1, as a part of all steps."""
+    nonfinite: Literal["stop", "skip"] = execution("stop")
+    """A gradient that is not finite never reaches the weights: stop the run there, or skip that step and count it."""
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
@@ -100,6 +102,43 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True)
+class CheckpointConfig:
+    every: int | None = execution(None)
+    """Write a checkpoint after every so many optimizer steps; null means at the end of each epoch. The last step always has one."""
+    keep: int = execution(2)
+    """Keep so many of the newest checkpoints, and the best one besides."""
+    best: str = execution("lowest loss")
+    """Which evaluation is the best: lowest or highest, and the name of a metric. Its checkpoint is written and kept."""
+    grace: float | None = execution(None)
+    """Seconds from a request to stop to the end, even without a new checkpoint; null takes as long as a step and a checkpoint take."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        if self.every is not None:
+            yield from at_least(1, "checkpoint.every", self.every)
+        yield from at_least(1, "checkpoint.keep", self.keep)
+        direction, _, metric = self.best.partition(" ")
+        if direction not in ("lowest", "highest") or not metric.strip():
+            yield f"checkpoint.best is {self.best!r}; give lowest or highest and a metric, such as 'highest accuracy'"
+        if self.grace is not None and not self.grace > 0:
+            yield f"checkpoint.grace is {self.grace}; it must be greater than 0, or null for no limit"
+
+
+@dataclass(frozen=True)
+class TimeoutConfig:
+    silence: float = execution(60.0)
+    """End the run when a process has given no sign of life for so many seconds: it died, or its machine froze."""
+    progress: float = execution(600.0)
+    """End the run when a process has stood at one place of a step for so many seconds while the others wait for it."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        for name, value in (("silence", self.silence), ("progress", self.progress)):
+            if not value >= 1:
+                yield f"timeout.{name} is {value}; it must be 1 second or more"
+
+
+@dataclass(frozen=True)
 class Config:
     """A run, as far as all recipes agree on what a run is."""
 
@@ -109,6 +148,10 @@ class Config:
     """How the weights are changed."""
     evaluate: EvaluateConfig = EvaluateConfig()
     """When the model is evaluated."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """When the run is written down, so that it can be stopped and go on."""
+    timeout: TimeoutConfig = TimeoutConfig()
+    """How long the processes of a run wait for one that hangs or died."""
     epochs: float | None = 3
     """Passes over the training data; give epochs or steps, not both."""
     steps: int | None = None
@@ -117,6 +160,8 @@ class Config:
     """Everything random in the run is drawn from this number."""
     output: str | None = execution(None)
     """The run folder; null means runs/<recipe>."""
+    resume: str = execution("auto")
+    """auto goes on from the newest valid checkpoint in the run folder, never starts anew, and a path goes on from that checkpoint."""
     threads: int | None = execution(None)
     """Threads of torch in each process on CPU; null means the usable cores divided by the processes of this machine."""
 

@@ -57,9 +57,10 @@ class Voice:
 class Display:
     """The progress of the training: a bar that moves on a terminal, a line every few seconds elsewhere."""
 
-    def __init__(self, voice: Voice, total_steps: int) -> None:
+    def __init__(self, voice: Voice, total_steps: int, done: int = 0) -> None:
         self.voice = voice
         self.total_steps = total_steps
+        self.done = done
         self.elapsed = 0.0
         self.steps = 0
         self.rate = 0.0
@@ -81,7 +82,9 @@ class Display:
                 expand=True,
             )
             self.bar.start()
-            self.task = self.bar.add_task("", total=self.total_steps, loss="-", rate="-", metrics="")
+            self.task = self.bar.add_task(
+                "", total=self.total_steps, completed=self.done, loss="-", rate="-", metrics=""
+            )
         return self
 
     def __exit__(

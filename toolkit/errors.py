@@ -1,4 +1,4 @@
-"""The one exception for what a user can fix."""
+"""What ends a run before its last step: something that the user can fix, or a request to stop."""
 
 
 class UserError(Exception):
@@ -24,3 +24,12 @@ class SharedUserError(UserError):
 
 class LoneUserError(UserError):
     """A `UserError` of one process, of which the others know nothing: it has to speak for itself, and end at once."""
+
+
+class Preempted(Exception):  # noqa: N818 - what was asked for is no error
+    """The run stopped on request, with a sealed checkpoint; every process raises it at the same place."""
+
+    def __init__(self, step: int, reason: str) -> None:
+        self.step = step
+        self.reason = reason
+        super().__init__(f"stopped after step {step}: {reason}")

@@ -9,7 +9,7 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 
 from toolkit.config import Config
-from toolkit.loading import LoadedMicroBatch, MicroBatchSampler, build_loader
+from toolkit.loading import LoadedMicroBatch, MicroBatchSampler, build_loader, started
 from toolkit.order import Ids, fingerprint
 from toolkit.runtime import Runtime
 from toolkit.scoring import Scorer, to_host
@@ -83,8 +83,8 @@ def is_same(one: Any, other: Any) -> bool:
 
 def evaluate(
     task: Task, config: Config, runtime: Runtime, model: torch.nn.Module, baseline: bool = False
-) -> Evaluation:
-    """Return loss and metrics over all evaluation samples, in every process.
+) -> Evaluation | None:
+    """Return loss and metrics over all evaluation samples, in every process; None if the run was asked to stop meanwhile.
 
     Args:
         task: what is evaluated; it has evaluation samples.
@@ -115,10 +115,17 @@ def evaluate(
 
     was_training = model.training
     model.eval()
+    doing = runtime.doing
+    doing("preparing an evaluation")
     loss = torch.zeros((), dtype=torch.float64)
     units = samples = seen = 0
     held: list[Scored | None] = []
-    for number, micro in enumerate(loader, start=1):
+    for number, micro in enumerate(started(loader), start=1):
+        doing(f"agreeing with the others before batch {number:,} of an evaluation", kind="waits")
+        if runtime.agree(Tally(stop=int(runtime.stop.requested))).stop:
+            model.train(was_training)
+            return None
+        doing(f"evaluating batch {number:,}")
         total, scored = evaluate_batch(task, runtime, model, micro)
         if not micro.plan.spare:
             loss += total
@@ -128,9 +135,11 @@ def evaluate(
         held.append(None if micro.plan.spare else scored)
         # Every process counts alike, so that the decision to gather needs no agreement.
         if number == order.steps_per_epoch or len(held) * size >= HELD_SAMPLES:
+            doing(f"gathering predictions after batch {number:,} of an evaluation", kind="patient")
             feed(scorer, runtime.gather(held))
             held.clear()
     model.train(was_training)
+    doing("computing metrics", kind="patient")
 
     whole = runtime.agree(Tally(units, samples, fingerprint=seen % 2**64, earlier_loss=float(loss)))
     if whole.samples != len(source) or whole.fingerprint != fingerprint(order.ids):

@@ -83,6 +83,21 @@ def launch_of(arguments: list[str], use_cpu: bool | None, accumulation: int | No
     return Launch(file, remembered, processes, use_cpu, accumulation)
 
 
+def launched() -> bool:
+    """Return whether a launcher is the parent of this process, so that its death is a request to stop."""
+    return "TORCHELASTIC_RUN_ID" in os.environ or launcher_arguments() is not None
+
+
+def agent() -> str | None:
+    """Return what tells the agent that restarts this process from every other one; None where there is none."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    try:
+        return f"{os.getppid()}/{psutil.Process(os.getppid()).create_time()}"
+    except psutil.Error:
+        return None
+
+
 def unsupported() -> list[str]:
     """Return a sentence for everything that the launch configuration asks for and the toolkit does not train."""
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()

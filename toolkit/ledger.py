@@ -1,10 +1,21 @@
-"""The ledger: one row per optimizer step, written as the run goes, from which a run can be checked afterwards."""
+"""The ledger: one row per optimizer step, written as the run goes, from which a run can be checked afterwards.
+
+Each row ends with a link: a hash of the row and of the link before it. A row that is changed, dropped or moved later breaks
+the chain there; checkpoints hold the link that the ledger had when they were written.
+"""
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+
+from toolkit.errors import UserError
+
+# A row is some hundred bytes: the last one is within this much of the end.
+TAIL = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -31,28 +42,89 @@ class LedgerRow:
     """From the start of the step to the start of the next, in the main process."""
     waiting: float
     """Seconds of these that the main process waited for data."""
+    saving: float = 0.0
+    """Seconds before this step in which training stood still for a checkpoint."""
     skipped: bool = False
     """The weights were left alone: the gradient was not finite, or the step had no unit."""
     evaluation: dict[str, float] | None = None
     """Metrics of the evaluation after this step, if there was one."""
 
 
+@dataclass(frozen=True)
+class LedgerEnd:
+    """Where a ledger ends."""
+
+    rows: int = 0
+    """The step of its last row."""
+    bytes: int = 0
+    """Its size."""
+    chain: str = ""
+    """The link of its last row; empty where there is none."""
+
+
+def chained(before: str, values: Mapping[str, Any]) -> str:
+    """Return the link of a row with these values after the link `before`: 16 hexadecimal digits."""
+    text = json.dumps(values, allow_nan=False)
+    return blake2b(f"{before} {text}".encode(), digest_size=8).hexdigest()
+
+
 class Ledger:
     """Appends rows to a JSON-lines file; a row is written whole."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, end: LedgerEnd | None = None) -> None:
+        """Open the file anew, or after the rows that end at `end`, cutting off what a run that died wrote later."""
         self.path = path
-        self.file = path.open("w", encoding="utf-8")
+        self.end = end or LedgerEnd()
+        self.file = path.open("wb" if end is None else "r+b")
+        self.file.truncate(self.end.bytes)
+        self.file.seek(self.end.bytes)
 
     def write(self, row: LedgerRow) -> None:
         """Append one row. Not-a-number is written as null: JSON has no word for it."""
         values = {key: finite_or_none(value) for key, value in asdict(row).items()}
-        self.file.write(json.dumps(values, allow_nan=False) + "\n")
+        link = chained(self.end.chain, values)
+        line = json.dumps({**values, "chain": link}, allow_nan=False).encode() + b"\n"
+        self.file.write(line)
         self.file.flush()
+        self.end = LedgerEnd(row.step, self.end.bytes + len(line), link)
+
+    def bring_to_disk(self) -> None:
+        """Have all rows on the disk, not only in the system's memory; called from the thread that writes a checkpoint."""
+        os.fsync(self.file.fileno())
 
     def close(self) -> None:
         """Close the file."""
         self.file.close()
+
+
+def check_end(path: Path, end: LedgerEnd) -> int:
+    """Look whether a ledger has the rows that a checkpoint needs, without reading those before, and count those after.
+
+    Raises:
+        UserError: it is gone, too short, or its row at this place is another one.
+    """
+    advice = f"put the ledger back as it was, or go on in a new folder: --output <new> --resume {path.parent / 'checkpoints'}/<checkpoint>"
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, end.bytes - TAIL))
+            row = file.read(end.bytes - file.tell()).rstrip(b"\n").rpartition(b"\n")[2]
+            after = sum(1 for _ in file)
+    except OSError as error:
+        raise UserError(f"the ledger {path} can't be read ({error.strerror}); {advice}") from None
+    if end.bytes == 0:
+        return after
+    try:
+        values = json.loads(row)
+        found = (values["step"], values["chain"])
+    except (ValueError, KeyError, TypeError):
+        raise UserError(
+            f"the ledger {path} is shorter than the checkpoint of step {end.rows} needs; {advice}"
+        ) from None
+    if found != (end.rows, end.chain):
+        raise UserError(
+            f"the ledger {path} was changed: it does not have row {end.rows} where the checkpoint says; {advice}"
+        )
+    return after
 
 
 def read_ledger(path: Path) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from toolkit.cut import MicroBatch, cut
 from toolkit.order import Order
+from toolkit.stopping import held_back, leave_signals_to_the_run
 from toolkit.task import Batch, Source, Task
 
 
@@ -84,9 +85,22 @@ def build_loader(sampler: MicroBatchSampler, task: Task) -> "DataLoader[LoadedMi
         batch_sampler=sampler,  # type: ignore[arg-type]  # a MicroBatch stands where torch expects a list of indices
         collate_fn=as_it_is,
         num_workers=task.workers,
+        worker_init_fn=leave_signals_to_the_run if task.workers else None,
         # The loader draws a seed for its workers; from a generator of its own, so that the global one is left alone.
         generator=torch.Generator(),
     )
+
+
+def started(loader: "DataLoader[LoadedMicroBatch]") -> Iterator[LoadedMicroBatch]:
+    """Iterate over a loader; its workers, which are forked for the first batch, are deaf to requests to stop."""
+    batches = iter(loader)
+    if loader.num_workers:
+        with held_back():
+            first = next(batches, None)
+        if first is None:
+            return
+        yield first
+    yield from batches
 
 
 def as_it_is(loaded: Any) -> Any:

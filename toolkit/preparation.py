@@ -1,5 +1,6 @@
 """From a task to something that can be trained: model, optimizer and loader, prepared by Accelerate."""
 
+import os
 from itertools import islice
 
 import numpy as np
@@ -10,21 +11,27 @@ from toolkit.cut import accumulation
 from toolkit.errors import UserError
 from toolkit.first_batch import active_dropout, batch_norms, check_first_batch
 from toolkit.loading import MicroBatches, MicroBatchSampler, build_loader
-from toolkit.loop import Training
 from toolkit.optimizer import build_optimizer
 from toolkit.order import ShuffledOrder
 from toolkit.randomness import seed_for
+from toolkit.resume import weights_of
 from toolkit.runtime import Runtime
 from toolkit.schedules import warmup_steps
 from toolkit.task import Task
+from toolkit.training import Training
 
 # On CPU one more pass through a model costs about as much as so many elements of padding; a GPU is kept waiting by small
 # micro-batches, and is given them only where memory demands it.
 CALL_COST_ON_CPU = 64
+# Running averages of the size of the weights that an optimizer keeps.
+AVERAGES = {"adamw": 2, "sgd": 1}
+TORCHRUN_GRACE = 30.0
 
 
-def prepare(task: Task, config: Config, runtime: Runtime) -> Training:
+def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0) -> Training:
     """Build the model and everything around it, and try one micro-batch without changing anything.
+
+    The loader begins at `first_step`; weights and optimizer are those of the beginning.
 
     Raises:
         UserError: the configuration does not fit the data or the number of processes, or the model can't be trained.
@@ -39,6 +46,7 @@ def prepare(task: Task, config: Config, runtime: Runtime) -> Training:
         task.train,
         runtime.data_parallel_size,
         total,
+        first=first_step,
         micro=config.batch.micro,
         balance=config.batch.balance,
         call_cost=CALL_COST_ON_CPU if runtime.device.type == "cpu" else None,
@@ -46,9 +54,14 @@ def prepare(task: Task, config: Config, runtime: Runtime) -> Training:
     model, optimizer, loader = runtime.accelerator.prepare(
         model, optimizer, build_loader(sampler, task), device_placement=[True, True, False]
     )
-    mine = next(islice(sampler, runtime.rank, None))
-    runtime.together(lambda: check_first_batch(task, runtime, model, MicroBatches(task.train, task).__getitems__(mine)))
-    return Training(task, config, runtime, model, optimizer, loader, order.steps_per_epoch, total)
+    mine = next(islice(sampler, runtime.rank, None), None)
+    if mine is not None:  # None where all steps were done before this start
+        batch = runtime.together(lambda: MicroBatches(task.train, task).__getitems__(mine))
+        runtime.together(lambda: check_first_batch(task, runtime, model, batch))
+    digests = runtime.on_main(
+        lambda: {"train": task.train.digest(), "evaluate": task.evaluate.digest() if task.evaluate else None}
+    )
+    return Training(task, config, runtime, model, optimizer, loader, order, total, first_step, data=digests)
 
 
 def build_model(task: Task, config: Config, runtime: Runtime) -> torch.nn.Module:
@@ -115,6 +128,9 @@ def plan(training: Training) -> dict[str, str]:
         f"{training.total_steps:,} ({training.total_steps / training.steps_per_epoch:.3g} epochs of {training.steps_per_epoch:,}), "
         f"evaluation every {config.evaluate.every or training.steps_per_epoch:,}"
     )
+    if training.first_step:
+        facts["steps"] += f"; {training.first_step:,} are done, {training.total_steps - training.first_step:,} are left"
+    facts["checkpoints"] = checkpoint_facts(training)
     facts["optimizer"] = (
         f"{optim.name}, lr {optim.lr:g}, {warmup_steps(optim, training.total_steps):,} warm-up steps, then {optim.schedule}; "
         f"weight decay {optim.weight_decay:g}, clip {optim.clip if optim.clip is not None else 'off'}"
@@ -135,3 +151,33 @@ def plan(training: Training) -> dict[str, str]:
             "so numbers differ between topologies"
         )
     return facts
+
+
+def checkpoint_facts(training: Training) -> str:
+    """Say how often a checkpoint is written, what it costs, and what stops the run."""
+    config = training.config.checkpoint
+    size = state_bytes(training)
+    every = config.every or training.steps_per_epoch
+    said = (
+        f"every {every:,} steps, {in_bytes(size)} each; the newest {config.keep} and the one with the {config.best} are kept; "
+        f"their copy in the memory of the main process takes {in_bytes(size)} more"
+    )
+    # torchrun, which `accelerate launch` uses for several processes, kills 30 s after it has sent SIGTERM.
+    if config.grace is not None and config.grace > TORCHRUN_GRACE and "TORCHELASTIC_RUN_ID" in os.environ:
+        said += f". Warning: checkpoint.grace is {config.grace:g} s, but this launcher kills {TORCHRUN_GRACE:g} s after its SIGTERM"
+    return said
+
+
+def state_bytes(training: Training) -> int:
+    """Return the size of weights and optimizer state together: what a checkpoint and its copy in memory take."""
+    tensors = weights_of(training.runtime.accelerator.unwrap_model(training.model)).values()
+    trained = sum(t.numel() * t.element_size() for t in tensors if t.requires_grad)
+    return sum(t.numel() * t.element_size() for t in tensors) + AVERAGES[training.config.optim.name] * trained
+
+
+def in_bytes(size: int) -> str:
+    """Return a size in kB, MB or GB."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
+        if size >= scale:
+            return f"{size / scale:,.1f} {unit}"
+    return f"{size / 1e3:,.1f} kB"

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from toolkit.config import Config
-from toolkit.errors import LoneUserError, UserError
+from toolkit.errors import LoneUserError, Preempted, UserError
 
 if TYPE_CHECKING:
     from toolkit.task import Task
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
-DONE, DEFECT, USER_CAN_FIX = 0, 1, 2
+DONE, DEFECT, USER_CAN_FIX, STOPPED = 0, 1, 2, 75
 
 # A launcher ends all processes as soon as one has failed: the others give the main one this long to speak first.
 SECONDS_TO_SPEAK = 10.0
@@ -35,13 +35,16 @@ def fine_tune(
         task: makes the task from the configuration.
         arguments: the command line, that of the process by default.
 
-    Exit codes: 0 done, 2 something that the user can fix (one message, no traceback), 1 a defect.
+    Exit codes: 0 done, 2 something that the user can fix (one message, no traceback), 75 stopped on request with a sealed
+    checkpoint (the same command goes on), 1 a defect.
     """
     module = sys.modules[config_class.__module__]
     recipe = Path(getattr(module, "__file__", None) or config_class.__name__.lower()).stem
     config: AnyConfig | None = None
     try:
         config = settings_of(config_class, module.__doc__ or "", arguments, recipe)
+        if stays_stopped(config):
+            sys.exit(STOPPED)
         quiet_libraries()
         # torch and Accelerate are imported from here on: `--help` and a mistyped flag have been answered.
         from toolkit.training_run import carry_out
@@ -51,11 +54,16 @@ def fine_tune(
     except UserError as error:
         report(recipe, config, error)
         code = USER_CAN_FIX
-    except KeyboardInterrupt:
+    except Preempted as stop:
         if is_main_process():
             print(
-                f"\n{recipe}: interrupted; there are no checkpoints yet, the same command starts again", file=sys.stderr
+                f"\n{recipe}: stopped on request ({stop.reason}) after step {stop.step:,}, which has a sealed checkpoint; "
+                "the same command goes on from there"
             )
+        code = STOPPED
+    except KeyboardInterrupt:
+        if is_main_process():
+            print(f"\n{recipe}: interrupted before anything was begun", file=sys.stderr)
         code = DEFECT
     except Exception:
         traceback.print_exc()
@@ -63,6 +71,20 @@ def fine_tune(
     sys.stdout.flush()
     sys.stderr.flush()
     sys.exit(code)
+
+
+def stays_stopped(config: Config) -> bool:
+    """Return whether an agent started this process again after the run had been asked to stop: it stays stopped.
+
+    The agent knows only that its processes ended with a code that is not 0, and goes on until no restart is left.
+    """
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        return False
+    from toolkit.launch import agent
+    from toolkit.run_folder import read_record
+
+    record = read_record(Path(str(config.output)))
+    return record.get("status") == "preempted" and record.get("agent") == agent()
 
 
 def settings_of(

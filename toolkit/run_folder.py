@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +17,9 @@ from toolkit.ledger import finite_or_none
 
 Status = Literal["running", "finished", "preempted", "refused", "failed"]
 
+# POSIX lets go of all locks of a process on a file when it closes any handle of it: what this process holds is not probed.
+HELD: set[Path] = set()
+
 PACKAGES = ("finetune-toolkit", "torch", "accelerate", "transformers", "datasets", "evaluate", "numpy")
 
 
@@ -25,6 +29,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock: IO[str] | None = None
+        self.writing = threading.Lock()
 
     @property
     def config_file(self) -> Path:
@@ -41,6 +46,16 @@ class RunFolder:
         """One row per step."""
         return self.path / "ledger.jsonl"
 
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def stop_file(self) -> Path:
+        """A file that asks the run to stop, whoever makes it."""
+        return self.path / "STOP"
+
     def record(self) -> dict[str, Any]:
         """Return run.json, or an empty mapping if there is none."""
         return read_record(self.path)
@@ -50,7 +65,7 @@ class RunFolder:
         # What is there and no folder is told by `claim`, which can't take it.
         if not self.path.is_dir():
             return True
-        entries = {entry.name for entry in self.path.iterdir()} - {"run.lock"}
+        entries = {entry.name for entry in self.path.iterdir()} - {"run.lock", "STOP"}
         return not entries or (entries == {"run.json"} and self.record().get("status") in ("refused", "failed"))
 
     def claim(self) -> None:
@@ -73,10 +88,12 @@ class RunFolder:
             raise UserError(
                 f"another process is running in {self.path}; wait for it, or give another folder with --output"
             ) from None
+        HELD.add(self.path.resolve())
 
     def release(self) -> None:
         """Let go of the lock."""
         if self.lock is not None:
+            HELD.discard(self.path.resolve())
             self.lock.close()
             self.lock = None
 
@@ -85,8 +102,9 @@ class RunFolder:
         write_whole(self.path / "run.json", json.dumps(finite_or_none(entries), indent=2) + "\n")
 
     def update(self, **changes: Any) -> None:
-        """Change some entries of run.json; the file is replaced whole."""
-        self.replace_record(**{**self.record(), **changes})
+        """Change some entries of run.json; the file is replaced whole. Also called by the thread that writes checkpoints."""
+        with self.writing:
+            self.replace_record(**{**self.record(), **changes})
 
     def write_model(self, export: Callable[[Path], None]) -> None:
         """Let `export` write the model beside, and put it in place when it is complete."""
@@ -111,6 +129,8 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 def is_locked(folder: Path) -> bool:
     """Return whether a living process works in a run folder."""
+    if folder.resolve() in HELD:
+        return True
     try:
         with (folder / "run.lock").open("r+", encoding="utf-8") as lock:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Generic, TypeVar, cast
 
 import torch
@@ -11,13 +12,19 @@ import torch.distributed
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin, send_to_device
 
+from toolkit.activity import Activity
 from toolkit.config import Config
 from toolkit.errors import SharedUserError, UserError
 from toolkit.launch import Launch, read_launch, unsupported
+from toolkit.stopping import StopRequests
 from toolkit.tally import Tally
 from toolkit.task import Batch
+from toolkit.watch import Watch, start_watch
 
 Result = TypeVar("Result")
+
+# The control group waits as long as it takes: how long is too long, and for whom, is judged by the watch.
+FOR_EVER = timedelta(days=30)
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,12 @@ class Runtime:
     threads: int
     control: torch.distributed.ProcessGroup | None
     """A gloo group of all processes: what is agreed on is agreed on the host, and nothing waits for a device."""
+    doing: Activity
+    """Called with what this process begins to do."""
+    stop: StopRequests
+    """What this process knows of requests to stop."""
+    watch: Watch
+    """Ends this process when another one died or hangs."""
 
     @property
     def device(self) -> torch.device:
@@ -99,6 +112,17 @@ class Runtime:
         raise_shared(failures)
         return cast(Result, outcome.result)
 
+    def share(self, tensor: torch.Tensor) -> None:
+        """Give all processes the main one's values of a tensor on the device, bit for bit."""
+        if self.control is None:
+            return
+        # As bytes, since not every backend sends every type.
+        values = tensor.detach().contiguous().reshape(-1)
+        content = values.view(torch.uint8)
+        torch.distributed.broadcast(content, src=0)
+        with torch.no_grad():
+            tensor.copy_(values.view(tensor.shape))
+
     def on_main(self, work: Callable[[], Result]) -> Result:
         """Run something in the main process alone, and return its result, or raise its error, in all."""
         outcome = attempt(work) if self.is_main else Outcome[Result]()
@@ -133,10 +157,13 @@ class Runtime:
         "terminate called without an active exception". So all meet first, then what holds a group (the reducer of a
         wrapped model) is dropped, and then the groups go.
         """
+        self.doing("ending", kind="waits")
         self.accelerator.free_memory()
         gc.collect()
+        self.watch.leave()
         if self.control is not None:
             torch.distributed.barrier(group=self.control)
+        self.watch.close()
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 
@@ -170,8 +197,13 @@ def start_runtime(config: Config) -> Runtime:
             f"WORLD_SIZE is {world_size}, but Accelerate sees {accelerator.num_processes} process(es): they would train apart. "
             "Start them with `accelerate launch` and a file of accelerate_configs/, or unset WORLD_SIZE and RANK"
         )
-    control = torch.distributed.new_group(backend="gloo") if accelerator.num_processes > 1 else None
-    return Runtime(accelerator, launch, threads, control)
+    doing, stop = Activity(), StopRequests(config.checkpoint.grace)
+    if accelerator.num_processes == 1:
+        return Runtime(accelerator, launch, threads, None, doing, stop, Watch())
+    control = torch.distributed.new_group(backend="gloo", timeout=FOR_EVER)
+    watch = start_watch(accelerator.process_index, accelerator.num_processes, control, doing, config.timeout)
+    watch.stopping = lambda: stop.reason is not None
+    return Runtime(accelerator, launch, threads, control, doing, stop, watch)
 
 
 def usable_cores() -> int:

@@ -70,6 +70,8 @@ class Task:
     """The prediction of a trivial model (the majority class, the mean), the same for every sample; its metrics are shown beside the model's."""
     export: Callable[[torch.nn.Module, Path, Mapping[str, Any]], None] | None = None
     """Writes the trained module into a folder, which does not exist yet; the mapping holds the results, for a model card."""
+    files: Sequence[Path] = ()
+    """The files that the data was read from, if any: `toolkit verify` tells whether they are still what they were."""
     workers: int = 0
     """Processes that fetch and collate ahead of the training; 0 does it in the training process."""
     facts: Mapping[str, str] = field(default_factory=dict)

@@ -1,24 +1,31 @@
 """One run in its folder: claim it, train, evaluate, export, and tell the result."""
 
+import os
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from toolkit.config import Config, changes_numbers
+from toolkit.checkpoint import digest_of_file
+from toolkit.config import Config
 from toolkit.console import Display, Voice, clock
-from toolkit.diagnosis import show
-from toolkit.errors import LoneUserError, SharedUserError, UserError
+from toolkit.errors import LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluation import Evaluation, evaluate
+from toolkit.launch import agent, launched
 from toolkit.ledger import Ledger
-from toolkit.loop import Training, train
+from toolkit.loop import train
 from toolkit.preparation import build_model, plan, prepare
 from toolkit.progress import Progress
+from toolkit.resume import Start, check_data, choose_start, different_numbers, listed, restore
 from toolkit.run_folder import RunFolder, now, versions, write_whole
 from toolkit.runtime import Runtime, start_runtime
-from toolkit.settings_file import as_mapping, differing, read_yaml, to_yaml
+from toolkit.saving import Saver, newest_name
+from toolkit.settings_file import read_yaml, to_yaml
 from toolkit.task import Task
+from toolkit.training import Training, take_state
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
@@ -40,6 +47,7 @@ def carry_out(config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe
 
     Raises:
         UserError: something that the user can fix, told in every process.
+        Preempted: the run stopped on request, in every process.
     """
     runtime = start_runtime(config)
     voice = Voice(runtime.is_main)
@@ -48,16 +56,21 @@ def carry_out(config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe
             result = evaluate_saved(config, build_task, recipe, runtime, voice)
         else:
             result = train_in_folder(config, build_task, recipe, runtime, voice)
-    except SharedUserError:
+    except (SharedUserError, Preempted):
         runtime.close()
         raise
     except UserError as error:
         # The other processes are elsewhere: to wait for them in `close` would be to hang.
         if runtime.data_parallel_size > 1:
+            runtime.watch.give_up("; ".join(error.problems), code=2)
             raise LoneUserError(*(f"process {runtime.rank}: {problem}" for problem in error.problems)) from None
         runtime.close()
         raise
-    # Not after a defect either, for the same reason.
+    except Exception as error:
+        # If it came because another process died, the watch says so and this does not return.
+        runtime.watch.explain(error)
+        runtime.watch.give_up(f"{type(error).__name__}: {error}", code=1)
+        raise
     runtime.close()
     return result
 
@@ -65,143 +78,280 @@ def carry_out(config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe
 def train_in_folder(
     config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe: str, runtime: Runtime, voice: Voice
 ) -> Result:
-    """Train in the run folder, unless it already holds the finished run."""
+    """Train in the run folder, from its newest checkpoint on, unless it already holds the finished run."""
     folder = RunFolder(Path(str(config.output)))
-    finished = runtime.on_main(lambda: claim(folder, config))
+    finished = runtime.on_main(lambda: claim(folder, config, runtime.precision))
     if finished is not None:
         voice.say(f"{recipe}: this run is finished; nothing was trained again (--output starts another)")
         tell(finished, voice)
         return finished
-    started = time.monotonic()
-    begun = False
-    try:
-        task = runtime.together(lambda: build_task(config))
-        training = prepare(task, config, runtime)
-        facts = {**plan(training), "run folder": str(folder.path)}
-        voice.facts(f"{recipe}: the plan", facts)
-        runtime.on_main(lambda: begin(folder, training, facts))
-        begun = True
-        prepared = time.monotonic()
-        evaluation, progress = train_and_record(training, folder, voice)
-        trained = time.monotonic()
-        result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path)
-        runtime.on_main(lambda: finish(folder, training, result, progress, prepared - started, trained - prepared))
-    except BaseException as error:
-        # A refusal is recorded where it is reported; a defect is recorded here, from wherever it comes.
-        if runtime.is_main and (begun or (folder.is_new() and not isinstance(error, UserError))):
-            record_failure(folder, error)
-        raise
-    finally:
-        folder.release()
-    voice.say(
-        f"trained {progress.steps:,} steps in {clock(trained - prepared)} (and {clock(prepared - started)} to prepare)"
-        + (
-            f"; {progress.skipped} step(s) left the weights alone, see `skipped` in the ledger"
-            if progress.skipped
-            else ""
-        )
-    )
-    tell(result, voice)
-    return result
+    session = Session(folder, runtime, recipe)
+    with runtime.stop.listening(session.end_at_once, launched=launched()):
+        try:
+            return session.carry_on(config, build_task, voice)
+        except BaseException as error:
+            session.record_end(error)
+            raise
+        finally:
+            folder.release()
 
 
-def claim(folder: RunFolder, config: Config) -> Result | None:
+def claim(folder: RunFolder, config: Config, precision: str) -> Result | None:
     """Take the folder for this run; return the result if it holds the finished run already.
 
     Raises:
         UserError: the folder belongs to another run or to something else; nothing in it was changed.
     """
-    if not folder.is_new():
-        record = folder.record()
-        if not folder.config_file.is_file() or not record:
-            raise UserError(
-                f"the folder {folder.path} holds files that are not those of a run; give another one with --output"
-            )
-        former, asked = read_yaml(folder.config_file), as_mapping(config)
-        differences = [entry for entry in differing(former, asked) if changes_numbers(config, entry[0])]
-        if differences:
-            listed = "; ".join(
-                f"{key} was {show(before)} and is now {show(after)}" for key, before, after in differences
-            )
-            raise UserError(
-                f"the folder {folder.path} belongs to another run: {listed}. Give another folder with --output, "
-                "or the settings of that run"
-            )
-        if record.get("status") == "finished":
-            return Result(record["metrics"], record["baseline"], record["step"], folder.path)
+    if folder.is_new():
+        folder.claim()
+        return None
+    if not folder.config_file.is_file() or not folder.record():
+        raise UserError(
+            f"the folder {folder.path} holds files that are not those of a run; give another one with --output"
+        )
+    differences = different_numbers(config, read_yaml(folder.config_file))
+    starts = folder.record().get("topology") or [{}]
+    if starts[-1].get("precision", precision) != precision:
+        differences.append(("mixed precision (of the launch file)", starts[-1]["precision"], precision))
+    if differences:
+        raise UserError(
+            f"the folder {folder.path} belongs to another run: {listed(differences)}. Give another folder with --output, "
+            "or the settings of that run"
+        )
+    if finished := finished_result(folder):
+        return finished
     folder.claim()
-    return None
+    # Another process may have finished it while this one looked.
+    finished = finished_result(folder)
+    if finished:
+        folder.release()
+    return finished
 
 
-def begin(folder: RunFolder, training: Training, facts: dict[str, str]) -> None:
-    """Write down what is about to run. Until here nothing but the lock is in a new folder."""
-    task, runtime = training.task, training.runtime
-    write_whole(folder.config_file, to_yaml(training.config))
-    topology = {
-        "processes": runtime.data_parallel_size,
-        "device": runtime.device.type,
-        "precision": runtime.precision,
-        "threads": runtime.threads,
-        "launch_file": runtime.launch.file,
-        "started": now(),
-    }
-    folder.replace_record(
-        status="running",
-        step=0,
-        epoch=0.0,
-        metrics={},
-        baseline={},
-        topology=[topology],
-        versions=versions(),
-        data={"train": task.train.digest(), "evaluate": task.evaluate.digest() if task.evaluate else None},
-        plan=facts,
-    )
+def finished_result(folder: RunFolder) -> Result | None:
+    """Return the result of a finished run."""
+    record = folder.record()
+    if record.get("status") != "finished":
+        return None
+    return Result(record["metrics"], record["baseline"], record["step"], folder.path)
 
 
-def train_and_record(training: Training, folder: RunFolder, voice: Voice) -> tuple[Evaluation, Progress]:
-    """Train, with ledger and display in the main process."""
-    if not training.runtime.is_main:
-        progress = Progress()
-        return train(training, progress), progress
-    ledger = Ledger(folder.ledger_file)
-    try:
-        with Display(voice, training.total_steps) as display:
-            progress = Progress(ledger, display)
-            return train(training, progress), progress
-    finally:
-        ledger.close()
+class Session:
+    """One start of a run: from claiming its folder to writing down how it ended."""
 
+    def __init__(self, folder: RunFolder, runtime: Runtime, recipe: str) -> None:
+        self.folder = folder
+        self.runtime = runtime
+        self.recipe = recipe
+        self.began = time.monotonic()
+        self.begun = False
+        """Whether the folder has been marked as this run's."""
+        runtime.watch.last_words = self.end_by_watch
+        if runtime.is_main:
+            runtime.stop.file = folder.stop_file
 
-def finish(
-    folder: RunFolder, training: Training, result: Result, progress: Progress, preparing: float, train_seconds: float
-) -> None:
-    """Write the model and close the record, in this order: a run that says finished has its model."""
-    export = training.task.export
-    if export is not None:
-        module = training.runtime.accelerator.unwrap_model(training.model)
-        card = {
-            "config": training.config,
-            "metrics": result.metrics,
-            "baseline": result.baseline,
-            "steps": result.steps,
+    def carry_on(self, config: AnyConfig, build_task: Callable[[AnyConfig], Task], voice: Voice) -> Result:
+        """Prepare, train from where the run stands, export, and write down the result."""
+        folder, runtime = self.folder, self.runtime
+        runtime.doing("reading data", kind="patient")
+        task = runtime.together(lambda: build_task(config))
+        start = runtime.on_main(lambda: choose_start(folder, config, runtime.precision))
+        runtime.doing("preparing the model", kind="patient")
+        training = prepare(task, config, runtime, start.step)
+        progress = Progress(steps=start.step)
+        if start.checkpoint is not None:
+            runtime.on_main(lambda: check_data(start, training.data))
+            module = runtime.accelerator.unwrap_model(training.model)
+            restore(start, module, training.optimizer.optimizer, runtime)
+            take_state(training, progress, dict(start.state))
+        facts = {**plan(training), "run folder": str(folder.path)}
+        for remark in start.remarks:
+            voice.say(f"{self.recipe}: {remark}")
+        voice.facts(f"{self.recipe}: the plan", facts)
+        if start.checkpoint is not None:
+            voice.say(f"going on after step {start.step:,}, from {start.checkpoint}")
+        runtime.on_main(lambda: self.begin(training, start, facts))
+        prepared = time.monotonic()
+        self.preparing = prepared - self.began
+        evaluation = self.train_and_record(training, start, progress, voice)
+        runtime.doing("writing the model", kind="patient")
+        result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path)
+        runtime.on_main(lambda: self.finish(training, result, progress))
+        voice.say(
+            f"trained {progress.steps - start.step:,} steps in {clock(time.monotonic() - prepared)} (and {clock(self.preparing)} to prepare)"
+            + (
+                f"; {progress.skipped} step(s) left the weights alone, see `skipped` in the ledger"
+                if progress.skipped
+                else ""
+            )
+        )
+        tell(result, voice)
+        return result
+
+    def begin(self, training: Training, start: Start, facts: dict[str, str]) -> None:
+        """Write down what is about to run. Until here nothing but the lock is in a new folder."""
+        folder, runtime = self.folder, self.runtime
+        topology = {
+            "processes": runtime.data_parallel_size,
+            "device": runtime.device.type,
+            "precision": runtime.precision,
+            "threads": runtime.threads,
+            "launch_file": runtime.launch.file,
+            "first_step": start.step + 1,
+            "started": now(),
         }
-        folder.write_model(lambda path: export(module, path, card))
-    folder.update(
-        status="finished",
-        step=result.steps,
-        epoch=result.steps / training.steps_per_epoch,
-        metrics=result.metrics,
-        baseline=result.baseline,
-        skipped=progress.skipped,
-        seconds={"preparing": preparing, "training": train_seconds},
-        ended=now(),
-    )
+        former = folder.record() if start.checkpoint is not None else {}
+        write_whole(folder.config_file, to_yaml(training.config))
+        folder.replace_record(
+            status="running",
+            step=start.step,
+            epoch=start.step / training.steps_per_epoch,
+            metrics={},
+            baseline={},
+            topology=[*former.get("topology", []), topology],
+            versions=versions(),
+            recipe=self.recipe,
+            data=training.data,
+            samples={
+                "train": len(training.task.train),
+                "evaluate": len(training.task.evaluate) if training.task.evaluate else 0,
+            },
+            files=former.get("files") or digests_of_files(training.task.files),
+            total_steps=training.total_steps,
+            resumed_from=former.get("resumed_from", named_start(training.config)),
+            repeated=former.get("repeated", 0) + start.repeated,
+            seconds=former.get("seconds", {}),
+            plan=facts,
+        )
+        self.begun = True
+
+    def train_and_record(self, training: Training, start: Start, progress: Progress, voice: Voice) -> Evaluation:
+        """Train, with ledger, checkpoints and display in the main process."""
+        if not self.runtime.is_main:
+            return train(training, progress)
+        ledger = Ledger(self.folder.ledger_file, start.ledger)
+        saver = Saver(self.folder, ledger, training.config.checkpoint.keep, pinned=self.runtime.device.type == "cuda")
+        saver.tidy()
+        saver.previous = start.seal
+        if start.checkpoint is not None and start.checkpoint.parent == self.folder.checkpoints:
+            saver.begun = saver.newest = start.step
+        saver.best = training.standing.best.step if training.standing.best else None
+        progress.ledger, progress.saver = ledger, saver
+        try:
+            with Display(voice, training.total_steps, start.step) as display:
+                progress.display = display
+                return train(training, progress)
+        finally:
+            saver.wait()
+            ledger.close()
+
+    def finish(self, training: Training, result: Result, progress: Progress) -> None:
+        """Write the model and close the record, in this order: a run that says finished has its model."""
+        progress.finish_writing()
+        assert progress.ledger is not None
+        assert progress.saver is not None
+        progress.saver.retire()
+        export = training.task.export
+        if export is not None:
+            module = self.runtime.accelerator.unwrap_model(training.model)
+            card = {
+                "config": training.config,
+                "metrics": result.metrics,
+                "baseline": result.baseline,
+                "steps": result.steps,
+            }
+            self.folder.write_model(lambda path: export(module, path, card))
+        self.folder.update(
+            status="finished",
+            step=result.steps,
+            epoch=result.steps / training.steps_per_epoch,
+            metrics=result.metrics,
+            baseline=result.baseline,
+            skipped=progress.skipped,
+            ledger=asdict(progress.ledger.end),
+            seconds=self.seconds(),
+            ended=now(),
+        )
+        self.folder.stop_file.unlink(missing_ok=True)
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of all starts that were written down, this one included."""
+        former = self.folder.record().get("seconds", {})
+        training = time.monotonic() - self.began - self.preparing
+        return {
+            "preparing": former.get("preparing", 0.0) + self.preparing,
+            "training": former.get("training", 0.0) + training,
+        }
+
+    def record_end(self, error: BaseException) -> None:
+        """Write down why this start did not finish the run, in the main process.
+
+        What cannot be written is left: the user is told in any case.
+        """
+        if not self.runtime.is_main:
+            return
+        with suppress(OSError):
+            if isinstance(error, Preempted):
+                self.record_preemption(error.step, error.reason)
+            # A refusal is recorded where it is reported; a defect is recorded here, from wherever it comes.
+            elif self.begun or (self.folder.is_new() and not isinstance(error, UserError)):
+                self.record_failure(
+                    *(
+                        error.problems
+                        if isinstance(error, UserError)
+                        else [f"{type(error).__name__}: {error}".rstrip(": ")]
+                    )
+                )
+
+    def record_preemption(self, step: int | None, reason: str) -> None:
+        """Write down that the run stopped on request; the request is used up."""
+        known = {} if step is None else {"step": step}
+        self.folder.update(
+            status="preempted", **known, reason=reason, agent=agent(), seconds=self.seconds(), ended=now()
+        )
+        self.folder.stop_file.unlink(missing_ok=True)
+
+    def record_failure(self, *problems: str) -> None:
+        """Write down why the run did not finish."""
+        self.folder.update(status="failed", problems=list(problems), ended=now())
+
+    def end_at_once(self, reason: str) -> None:
+        """End this process now, from another thread than the main one."""
+        sealed = newest_name(self.folder.path)
+        expired = reason.startswith("no checkpoint")
+        code = 75 if expired and sealed else 1
+        if self.runtime.is_main:
+            with suppress(OSError):
+                if code == 75:
+                    self.record_preemption(None, reason)
+                else:
+                    self.record_failure(f"ended at once: {reason}")
+            left = f"the same command goes on from {sealed}" if sealed else "no checkpoint was sealed"
+            print(f"\n{self.recipe}: ended at once ({reason}); {left}", file=sys.stderr, flush=True)
+        os._exit(code)
+
+    def end_by_watch(self, text: str) -> None:
+        """Tell the user and the run folder that another process died or hangs; the watch ends this one then."""
+        sealed = newest_name(self.folder.path)
+        left = f"the same command goes on from {sealed}" if sealed else "no checkpoint was sealed before"
+        if self.runtime.is_main and self.begun:
+            with suppress(OSError):
+                self.record_failure(text)
+        print(f"\n{self.recipe} can't go on:\n  - {text}; {left}", file=sys.stderr, flush=True)
 
 
-def record_failure(folder: RunFolder, error: BaseException) -> None:
-    """Record why a run did not finish."""
-    problems = error.problems if isinstance(error, UserError) else (f"{type(error).__name__}: {error}".rstrip(": "),)
-    folder.update(status="failed", problems=list(problems), ended=now())
+def named_start(config: Config) -> str | None:
+    """Return the checkpoint that the user named, so that the same command again goes on from the newest one instead."""
+    return None if config.resume in ("auto", "never") else str(Path(config.resume).resolve())
+
+
+def digests_of_files(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """Return size and SHA-256 of the files that the data came from, for `toolkit verify`."""
+    return {
+        str(path.resolve()): {"bytes": path.stat().st_size, "sha256": digest_of_file(path)}
+        for path in files
+        if path.is_file()
+    }
 
 
 def tell(result: Result, voice: Voice) -> None:
@@ -247,6 +397,7 @@ def evaluate_saved(
     model = runtime.accelerator.prepare(runtime.together(lambda: build_model(task, chosen, runtime)))
     voice.facts(f"{recipe}: evaluation only", {**task.facts, "samples": f"{len(task.evaluate):,}"})
     evaluation = evaluate(task, chosen, runtime, model, baseline=True)
+    assert evaluation is not None  # nobody listens to requests to stop here
     result = Result(evaluation.metrics, evaluation.baseline, 0, Path(str(config.output)))
     tell(result, voice)
     return result

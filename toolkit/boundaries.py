@@ -1,0 +1,89 @@
+"""What happens between two steps: rows are settled, a checkpoint is begun, the model is evaluated, the run stops."""
+
+from typing import NoReturn
+
+from toolkit.errors import Preempted
+from toolkit.evaluation import Evaluation, evaluate
+from toolkit.progress import Progress
+from toolkit.resume import content_of
+from toolkit.rows import Unread
+from toolkit.settings_file import as_mapping
+from toolkit.training import Training, state_of
+
+
+def evaluation_is_due(done: int, training: Training) -> bool:
+    """Return whether an evaluation follows so many steps."""
+    every = training.config.evaluate.every or training.steps_per_epoch
+    return training.task.evaluate is not None and (done % every == 0 or done == training.total_steps)
+
+
+def checkpoint_is_due(done: int, training: Training) -> bool:
+    """Return whether a checkpoint follows so many steps."""
+    every = training.config.checkpoint.every or training.steps_per_epoch
+    return done % every == 0 or done == training.total_steps
+
+
+def pause(training: Training, unread: Unread, progress: Progress, done: int) -> Evaluation | None:
+    """Do what is due after so many steps; return the evaluation if there was one.
+
+    The checkpoint comes first: it is written while the model is evaluated, and says that the evaluation is still to come.
+    """
+    saves, evaluates = checkpoint_is_due(done, training), evaluation_is_due(done, training)
+    if not saves and not evaluates:
+        return None
+    *earlier, last = unread.settle()
+    for row in earlier:
+        progress.record(row)
+    if evaluates:
+        training.standing.pending = last
+    else:
+        progress.record(last)
+    if saves:
+        save(training, progress, done)
+    return conclude(training, progress, done) if evaluates else None
+
+
+def conclude(training: Training, progress: Progress, done: int) -> Evaluation:
+    """Evaluate after a step, and write its row."""
+    evaluation = evaluate(
+        training.task, training.config, training.runtime, training.model, baseline=done == training.total_steps
+    )
+    if evaluation is None:
+        stop_here(training, progress, done)
+    pending, training.standing.pending = training.standing.pending, None
+    assert pending is not None
+    progress.record(pending, evaluation.metrics)
+    if training.is_best(evaluation.metrics, done):
+        progress.protect(done)
+        save(training, progress, done)
+    return evaluation
+
+
+def save(training: Training, progress: Progress, done: int) -> None:
+    """Begin a checkpoint of this moment in the main process, unless this step has one."""
+    saver = progress.saver
+    if saver is None or saver.begun == done:
+        return
+    training.runtime.doing("copying the state for a checkpoint", done)
+    module = training.runtime.accelerator.unwrap_model(training.model)
+    state = {**state_of(training, progress), "config": as_mapping(training.config)}
+    saver.save(content_of(module, training.optimizer.optimizer, done, done / training.steps_per_epoch, state))
+
+
+def stop_here(training: Training, progress: Progress, done: int) -> NoReturn:
+    """Seal a checkpoint of this moment and end the run in all processes.
+
+    Raises:
+        Preempted: always, unless the checkpoint can't be written.
+    """
+    runtime = training.runtime
+    runtime.doing("sealing the last checkpoint", done, "patient")
+    runtime.stop.note("another process")
+
+    def seal() -> str:
+        save(training, progress, done)
+        progress.finish_writing()
+        return runtime.stop.reason or ""
+
+    reason = runtime.on_main(seal)
+    raise Preempted(done, reason)

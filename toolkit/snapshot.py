@@ -1,0 +1,103 @@
+"""A copy of tensors in host memory, laid out as the safetensors file that it becomes.
+
+The copy is made while training stands still, so it goes into memory that is kept from the last time; and it already is the
+content of the file, so that the thread that writes it only has to hash and write bytes, which Python does without its lock.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+
+from toolkit.errors import UserError
+
+# The names that the format has for them: https://github.com/huggingface/safetensors#format
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+CHUNK = 8 * 1024 * 1024
+
+Layout = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+
+
+class Snapshot:
+    """The content of one file; taken again and again, into the same memory as long as names and shapes stay."""
+
+    def __init__(self, pinned: bool = False) -> None:
+        self.pinned = pinned
+        self.layout: Layout | None = None
+        self.content = torch.empty(0, dtype=torch.uint8)
+        self.places: dict[str, torch.Tensor] = {}
+
+    def take(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Copy the tensors; those on a device are still on their way when this returns.
+
+        Raises:
+            UserError: one of them has a type that the file format does not know.
+        """
+        layout = tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items())
+        if layout != self.layout:
+            self.lay_out(layout)
+        for name, tensor in tensors.items():
+            self.places[name].copy_(tensor.detach(), non_blocking=True)
+
+    def lay_out(self, layout: Layout) -> None:
+        """Write the head of the file and find a place for each tensor behind it."""
+        unknown = [f"{name} ({dtype})" for name, dtype, _ in layout if dtype not in DTYPES]
+        if unknown:
+            raise UserError(
+                f"a checkpoint can't hold tensors of these types: {', '.join(unknown)}; use one of "
+                f"{', '.join(sorted(str(dtype).removeprefix('torch.') for dtype in DTYPES))}"
+            )
+        # The widest first: every tensor then begins at a multiple of its element's size.
+        widest_first = sorted(layout, key=lambda entry: -entry[1].itemsize)
+        entries: dict[str, dict[str, object]] = {}
+        spans: dict[str, tuple[int, int]] = {}
+        end = 0
+        for name, dtype, shape in widest_first:
+            start, end = end, end + torch.Size(shape).numel() * dtype.itemsize
+            spans[name] = (start, end)
+            entries[name] = {"dtype": DTYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+        head = json.dumps(entries, separators=(",", ":")).encode()
+        head += b" " * (-len(head) % 8)
+        begin = 8 + len(head)
+        # Let go of the old memory before taking the new.
+        self.places, self.content = {}, torch.empty(0, dtype=torch.uint8)
+        self.content = torch.empty(begin + end, dtype=torch.uint8, pin_memory=self.pinned)
+        self.content[:begin] = torch.frombuffer(bytearray(len(head).to_bytes(8, "little") + head), dtype=torch.uint8)
+        for name, dtype, shape in widest_first:
+            first, last = spans[name]
+            self.places[name] = self.content[begin + first : begin + last].view(dtype).view(shape)
+        self.layout = layout
+
+    def write(self, path: Path) -> tuple[int, str]:
+        """Write the file, flush it to the disk, and return its size in bytes and its SHA-256."""
+        content = memoryview(self.content.numpy())  # type: ignore[arg-type]  # an array is a buffer
+        digest = sha256()
+        with path.open("wb", buffering=0) as file:
+            for start in range(0, len(content), CHUNK):
+                chunk = content[start : start + CHUNK]
+                digest.update(chunk)
+                written = 0
+                while written < len(chunk):
+                    written += file.write(chunk[written:])
+            os.fsync(file.fileno())
+        return len(content), digest.hexdigest()

@@ -1,0 +1,103 @@
+"""One run in memory: what `prepare` made, and where the run stands."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from accelerate.optimizer import AcceleratedOptimizer
+
+from toolkit.config import Config
+from toolkit.errors import SharedUserError
+from toolkit.ledger import LedgerRow
+from toolkit.order import ShuffledOrder
+from toolkit.progress import Progress
+from toolkit.runtime import Runtime
+from toolkit.task import Task
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best evaluation so far."""
+
+    step: int
+    value: float
+
+
+@dataclass
+class Standing:
+    """What a checkpoint has to say beside weights and optimizer."""
+
+    pending: LedgerRow | None = None
+    """The row of the step just done, which waits for the metrics of its evaluation."""
+    best: Best | None = None
+
+
+@dataclass
+class Training:
+    """What `prepare` made for one run: everything that the loop works on."""
+
+    task: Task
+    config: Config
+    runtime: Runtime
+    model: torch.nn.Module
+    optimizer: AcceleratedOptimizer
+    loader: Any
+    """Yields this process's `LoadedMicroBatch`es, from the first step that is still to be done."""
+    order: ShuffledOrder
+    total_steps: int
+    first_step: int = 0
+    """Steps that were done before this start."""
+    standing: Standing = field(default_factory=Standing)
+    data: dict[str, str | None] = field(default_factory=dict)
+    """The digests of the training and the evaluation data."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps in one pass over the training data."""
+        return self.order.steps_per_epoch
+
+    def is_best(self, metrics: dict[str, float], done: int) -> bool:
+        """Return whether an evaluation is the best so far, and take note of it if it is.
+
+        Raises:
+            SharedUserError: there is no metric of the name in `checkpoint.best`.
+        """
+        direction, _, name = self.config.checkpoint.best.partition(" ")
+        if name.strip() not in metrics:
+            raise SharedUserError(
+                f"checkpoint.best is {self.config.checkpoint.best!r}, but the evaluation gives {', '.join(metrics)}; "
+                "name one of these (the same command with another checkpoint.best goes on from the newest checkpoint)"
+            )
+        value, best = metrics[name.strip()], self.standing.best
+        if best is not None and not (value < best.value if direction == "lowest" else value > best.value):
+            return False
+        if value != value:
+            return False
+        self.standing.best = Best(done, value)
+        return True
+
+
+def state_of(training: Training, progress: Progress) -> dict[str, Any]:
+    """Return what a checkpoint says of the run in JSON: everything but the optimizer's own."""
+    accelerator, standing = training.runtime.accelerator, training.standing
+    return {
+        "total_steps": training.total_steps,
+        "skipped": progress.skipped,
+        "pending": vars(standing.pending) if standing.pending else None,
+        "best": vars(standing.best) if standing.best else None,
+        "scaler": accelerator.scaler.state_dict() if accelerator.scaler is not None else None,
+        "precision": training.runtime.precision,
+        "processes": training.runtime.data_parallel_size,
+        "data": training.data,
+    }
+
+
+def take_state(training: Training, progress: Progress, state: dict[str, Any]) -> None:
+    """Put back what `state_of` returned."""
+    progress.skipped = state["skipped"]
+    standing = training.standing
+    standing.pending = LedgerRow(**state["pending"]) if state["pending"] else None
+    standing.best = Best(**state["best"]) if state["best"] else None
+    scaler = training.runtime.accelerator.scaler
+    if scaler is not None and state["scaler"]:
+        scaler.load_state_dict(state["scaler"])
