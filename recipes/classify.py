@@ -92,6 +92,7 @@ def task(config: Classify) -> Task:
         metrics=kind.metrics,
         baseline=texts.baseline,
         export=pretrained_folder(tokens, config.data.max_length, "Text classification", "text-classification"),
+        files=texts.files,
         workers=config.data.workers,
         facts={"model": config.model.name or "the embedded encoder, with new weights", **texts.facts},
     )

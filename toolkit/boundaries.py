@@ -78,12 +78,15 @@ def stop_here(training: Training, progress: Progress, done: int) -> NoReturn:
     """
     runtime = training.runtime
     runtime.doing("sealing the last checkpoint", done, "patient")
-    runtime.stop.note("another process")
+    # Told by the first process that was asked; the grace period runs in all of them from here at the latest.
+    reasons = runtime.gather(runtime.stop.reason)
+    runtime.stop.note("another process was asked to stop")
 
     def seal() -> str:
         save(training, progress, done)
         progress.finish_writing()
-        return runtime.stop.reason or ""
+        asked = [(rank, reason) for rank, reason in enumerate(reasons) if reason is not None]
+        rank, reason = asked[0]
+        return reason if len(asked) == len(reasons) else f"{reason} to process {rank}"
 
-    reason = runtime.on_main(seal)
-    raise Preempted(done, reason)
+    raise Preempted(done, runtime.on_main(seal))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from toolkit.labelled_rows import CheckedRows, check_columns, check_rows, label_
 from toolkit.labels import Kind, Labels
 from toolkit.texts import Split, Texts
 from toolkit.tokenized_texts import TokenizedTexts, pad_texts
+
+if TYPE_CHECKING:
+    from toolkit.tables import Splits
 
 __all__ = ["LabelledTexts", "Texts", "TokenizedTexts", "pad_texts"]
 
@@ -76,7 +79,8 @@ class LabelledTexts:
         `known_labels` are those of a saved model, in the order of their ids; null or none numbers what is found: in the
         order that the data brings, or sorted. Raises UserError with everything that is wrong.
         """
-        train, evaluate, origin = self._tables()
+        read = self._tables()
+        train, evaluate = read.train, read.evaluate
         columns = find_columns(
             train.column_names,
             [name for name in train.column_names if is_text(train.data.schema.field(name).type)],
@@ -100,7 +104,7 @@ class LabelledTexts:
 
         names = label_names(kind, splits, known_labels)
         splits = number_labels(kind, splits, names, known=bool(known_labels))
-        facts = {"data": origin, "columns": _columns_line(columns)}
+        facts = {"data": read.origin, "columns": _columns_line(columns)}
         if problems:
             counts = " and ".join(f"{part.dropped:,} of the {part.split.name}" for part in checked)
             facts["dropped"] = f"rows without a valid text or label: {counts}"
@@ -112,19 +116,18 @@ class LabelledTexts:
             )
         facts["texts"] = f"{len(splits[0]):,} to train on, {len(splits[1]):,} to evaluate on"
         facts["labels"] = _labels_line(splits[0].labels)
-        return Texts(kind, names, columns, splits[0], splits[1], self.max_length, facts)
+        return Texts(kind, names, columns, splits[0], splits[1], self.max_length, facts, read.files)
 
-    def _tables(self) -> tuple[Any, Any, str]:
+    def _tables(self) -> "Splits":
+        # The readers of tables import `datasets`, which costs more than a second.
+        from toolkit.tables import Splits, read_splits
+
         if self.name is None and self.train is None:
             import datasets
 
             corpus = datasets.Dataset.from_list(docstrings())
-            return corpus, None, "docstrings of this Python's standard library; the label is the package"
-        # The readers of tables import `datasets`, which costs more than a second.
-        from toolkit.tables import read_splits
-
-        tables = read_splits(name=self.name, config=self.config, train=self.train, evaluate=self.eval)
-        return tables.train, tables.evaluate, tables.origin
+            return Splits(corpus, None, "docstrings of this Python's standard library; the label is the package")
+        return read_splits(name=self.name, config=self.config, train=self.train, evaluate=self.eval)
 
     def _kind(self, tables: Mapping[str, Any], label: str) -> Kind:
         asked: str = self.kind

@@ -109,6 +109,8 @@ def quiet_libraries() -> None:
     for variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_TELEMETRY", "TRANSFORMERS_NO_ADVISORY_WARNINGS"):
         os.environ.setdefault(variable, "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    # Of a process that died each other one would print the C++ stack of its lost connection.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 
 

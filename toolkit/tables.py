@@ -28,6 +28,8 @@ class Splits:
     """Rows to evaluate on, at least one, or None if none were given or found."""
     origin: str
     """Where they came from, for the plan: "reviews.csv", "hub: acme/reviews (config default): train"."""
+    files: tuple[Path, ...] = ()
+    """The local files that were read."""
 
 
 def read_splits(*, name: str | None, config: str | None, train: str | None, evaluate: str | None) -> Splits:
@@ -60,7 +62,8 @@ def _from_folder(folder: Path, config: str | None, train: str | None, evaluate: 
     if is_saved(folder):
         if config:
             raise UserError(f"data.config is {config!r}, but the saved data set {folder} has none; leave it out")
-        return Splits(*saved_splits(folder, train, evaluate))
+        files = tuple(file for file in sorted(folder.rglob("*")) if file.is_file())
+        return Splits(*saved_splits(folder, train, evaluate), files)
     return _read(find_files(folder, config, train, evaluate))
 
 
@@ -109,7 +112,9 @@ def _read(found: Found) -> Splits:
     rest = iter(tables)
     rows = [saved[id(group)] if id(group) in saved else _dataset(group[0], next(rest)) for group in groups]
     origin = found.origin + (f" ({note})" if note else "")
-    return Splits(rows[0], rows[1] if len(rows) > 1 else None, origin)
+    places = [path for group in groups for path in group]
+    files = [file for place in places for file in (sorted(place.rglob("*")) if place.is_dir() else [place])]
+    return Splits(rows[0], rows[1] if len(rows) > 1 else None, origin, tuple(file for file in files if file.is_file()))
 
 
 def _saved(folder: Path) -> "datasets.Dataset":

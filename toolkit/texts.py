@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,8 @@ class Texts:
     max_length: int | None
     facts: dict[str, str]
     """Lines for the plan; `tokenize` adds one on the lengths."""
+    files: tuple[Path, ...] = ()
+    """The local files that were read."""
 
     @property
     def text_columns(self) -> list[str]:

@@ -67,7 +67,6 @@ def carry_out(config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe
         runtime.close()
         raise
     except Exception as error:
-        # If it came because another process died, the watch says so and this does not return.
         runtime.watch.explain(error)
         runtime.watch.give_up(f"{type(error).__name__}: {error}", code=1)
         raise
@@ -90,6 +89,8 @@ def train_in_folder(
         try:
             return session.carry_on(config, build_task, voice)
         except BaseException as error:
+            # If it came because another process died, the watch says so and this does not return.
+            runtime.watch.explain(error)
             session.record_end(error)
             raise
         finally:
@@ -330,14 +331,15 @@ class Session:
             print(f"\n{self.recipe}: ended at once ({reason}); {left}", file=sys.stderr, flush=True)
         os._exit(code)
 
-    def end_by_watch(self, text: str) -> None:
-        """Tell the user and the run folder that another process died or hangs; the watch ends this one then."""
+    def end_by_watch(self, text: str, aloud: bool) -> None:
+        """Tell the run folder and the user that another process died or hangs; the watch ends this one then."""
         sealed = newest_name(self.folder.path)
         left = f"the same command goes on from {sealed}" if sealed else "no checkpoint was sealed before"
         if self.runtime.is_main and self.begun:
             with suppress(OSError):
                 self.record_failure(text)
-        print(f"\n{self.recipe} can't go on:\n  - {text}; {left}", file=sys.stderr, flush=True)
+        if aloud:
+            print(f"\n{self.recipe} can't go on:\n  - {text}; {left}", file=sys.stderr, flush=True)
 
 
 def named_start(config: Config) -> str | None:

@@ -69,8 +69,8 @@ class Watch:
         self.interval = min(INTERVAL, self.timeout.silence / 4)
         self.stopping: Callable[[], bool] = lambda: False
         """Whether the run was asked to stop."""
-        self.last_words: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)
-        """Tells the user and the run folder why the run ends; called in one process of each machine."""
+        self.last_words: Callable[[str, bool], None] = say_aloud
+        """Tells the run folder, and with True the user too, why the run ends; called in one process of each machine."""
         self.signs: dict[int, Sign] = {}
         self.count = 0
         self.contact = monotonic()
@@ -78,6 +78,7 @@ class Watch:
         self.suspicious = threading.Event()
         self.leaving = False
         self.closing = threading.Event()
+        self.ending = threading.Lock()
         self.threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -173,11 +174,13 @@ class Watch:
 
     def end(self, verdict: Mapping[str, Any], found_here: bool) -> None:
         """End this process, and let the others know where it was found here. Does not return."""
+        # Both threads may come here; the second one waits for the end.
+        self.ending.acquire()
         if self.rank == 0 and found_here:
             self.tell(verdict)
         speaks = self.rank == 0 or (found_here and (self.rank == 1 or os.environ.get("LOCAL_RANK") == "0"))
-        if speaks and not verdict.get("told"):
-            self.last_words(str(verdict["text"]))
+        if speaks:
+            self.last_words(str(verdict["text"]), not verdict.get("told"))
         if "silent" in verdict:
             kill_frozen(verdict["silent"])
         if self.rank == 0:
@@ -194,7 +197,7 @@ class Watch:
         except (RuntimeError, OSError):
             return
 
-    def explain(self, error: Exception) -> None:
+    def explain(self, error: BaseException) -> None:
         """End the run with a word on who died, if this error came because another process did; else return."""
         if self.store is None or not isinstance(error, RuntimeError | OSError) or not LOST.search(str(error)):
             return
@@ -219,6 +222,12 @@ class Watch:
         self.closing.set()
         for thread in self.threads:
             thread.join(timeout=2 * self.interval)
+
+
+def say_aloud(text: str, aloud: bool) -> None:
+    """Tell the user, unless somebody did already."""
+    if aloud:
+        print(text, file=sys.stderr, flush=True)
 
 
 def kill_frozen(silent: Mapping[str, Any]) -> None:
