@@ -260,7 +260,8 @@ def test_yaml_is_in_field_order_with_lists_on_one_line() -> None:
     assert lines[:3] == ["batch:", "  size: 32", "  micro: null"]
     assert "  betas: [0.9, 0.999]" in lines
     assert [line.split(":")[0] for line in lines if line[0] != " "] == [
-        *("batch", "optim", "evaluate", "epochs", "steps", "seed", "output", "threads", "model", "pooling")
+        *("batch", "optim", "evaluate", "checkpoint", "timeout"),
+        *("epochs", "steps", "seed", "output", "resume", "threads", "model", "pooling"),
     ]
 
 

@@ -18,12 +18,13 @@ from tiny_recipe import Network, Sequences, Tiny, collate, task
 from toolkit.config import BatchConfig, OptimConfig
 from toolkit.errors import UserError
 from toolkit.ledger import LedgerRow, read_ledger
-from toolkit.loop import StepTaken, StepValues, row_of, train
+from toolkit.loop import train
 from toolkit.optimizer import build_optimizer
 from toolkit.order import ShuffledOrder, fingerprint
 from toolkit.preparation import prepare
 from toolkit.progress import Progress
 from toolkit.randomness import seed_for
+from toolkit.rows import MOST_SKIPS_IN_FP16, StepTaken, StepValues, Unread
 from toolkit.runtime import start_runtime
 from toolkit.schedules import learning_rate
 from toolkit.tally import Tally
@@ -151,13 +152,21 @@ def test_an_error_of_one_process_speaks_and_ends_all(tmp_path: Path) -> None:
 
 def test_a_step_that_fp16_skips_is_counted_and_the_run_goes_on() -> None:
     """The gradient scaler tries a loss scale that is too large now and then; no accelerator is needed to see the rule."""
-    training: Any = SimpleNamespace(runtime=SimpleNamespace(precision="fp16"), steps_per_epoch=6)
-    counts = Tally(units=8, samples=8)
-    row = row_of(StepTaken(2, StepValues(lambda: [4.0, float("inf")], 0.1), counts, 1.0, 0.0), 4.0, training)
+    config, progress = Tiny(), Progress()
+    order = ShuffledOrder(45, 8, 0)
+    training: Any = SimpleNamespace(
+        runtime=SimpleNamespace(precision="fp16"), steps_per_epoch=6, config=config, order=order
+    )
+    taken = StepTaken(2, StepValues(lambda: [4.0, float("inf")], 0.1), Tally(units=8, samples=8), 1.0, 0.0)
+    unread = Unread(training, progress)
+    row = unread.row_of(taken, 4.0)
     assert (row.step, row.skipped, row.loss) == (3, True, 0.5)
-    progress = Progress()
     progress.record(row)
     assert progress.skipped == 1
+    # Where no loss scale is left to try, the gradient itself is not finite.
+    unread.skips = MOST_SKIPS_IN_FP16
+    with pytest.raises(UserError, match="gradient of step 3 is not finite"):
+        unread.row_of(taken, 4.0)
 
 
 @pytest.mark.parametrize("every", [None, 5])

@@ -67,7 +67,8 @@ def save(training: Training, progress: Progress, done: int) -> None:
     training.runtime.doing("copying the state for a checkpoint", done)
     module = training.runtime.accelerator.unwrap_model(training.model)
     state = {**state_of(training, progress), "config": as_mapping(training.config)}
-    saver.save(content_of(module, training.optimizer.optimizer, done, done / training.steps_per_epoch, state))
+    epoch = done / training.steps_per_epoch
+    saver.save(done, lambda: content_of(module, training.optimizer.optimizer, done, epoch, state))
 
 
 def stop_here(training: Training, progress: Progress, done: int) -> NoReturn:

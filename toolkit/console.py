@@ -104,6 +104,9 @@ class Display:
         loss = "-" if row.loss is None else f"{row.loss:.4f}"
         if row.evaluation:
             self.metrics = figures(row.evaluation)
+        if row.skipped:
+            why = "it has no unit to learn from" if row.units == 0 else "its gradient is not finite"
+            self.voice.say(f"step {row.step}: the weights were left alone, {why}")
         if self.bar is not None:
             self.bar.update(
                 self.task, completed=row.step, loss=loss, rate=f"{self.rate:,.0f} samples/s", metrics=self.metrics

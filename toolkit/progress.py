@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from toolkit.checkpoint import folder_name
 from toolkit.console import Display
@@ -20,6 +21,8 @@ class Progress:
     """Writes checkpoints."""
     steps: int = 0
     skipped: int = 0
+    nonfinite: list[dict[str, Any]] = field(default_factory=list)
+    """Steps whose gradient was not finite, with the ids of their samples."""
     failure: Exception | None = None
     """Why the ledger can't be written any more."""
     rows: list[LedgerRow] = field(default_factory=list)

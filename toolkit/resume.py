@@ -223,7 +223,7 @@ def content_of(
     """Return what a checkpoint holds, nothing copied yet."""
     packed, tensors = pack_optimizer(optimizer, parameter_names(model))
     files = {WEIGHTS: weights_of(model), OPTIMIZER: tensors}
-    return Content(step, epoch, files, {"step": step, "epoch": epoch, **state, "optimizer": packed})
+    return Content(epoch, files, {"step": step, "epoch": epoch, **state, "optimizer": packed})
 
 
 def restore(start: Start, model: torch.nn.Module, optimizer: torch.optim.Optimizer, runtime: Runtime) -> None:

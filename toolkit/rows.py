@@ -75,8 +75,11 @@ class Unread:
         """
         norm, counts = taken.values.read()[1], taken.agreed
         self.skips = 0 if isfinite(norm) else self.skips + 1
-        if not isfinite(norm) and self.stops_the_run():
-            raise SharedUserError(self.told(taken.step, norm))
+        if not isfinite(norm) and self.is_news():
+            ids = sorted(self.training.order.global_batch(taken.step).tolist())
+            self.progress.nonfinite.append({"step": taken.step + 1, "samples": ids})
+            if self.training.config.optim.nonfinite == "stop":
+                raise SharedUserError(self.told(taken.step, norm, ids))
         return LedgerRow(
             step=taken.step + 1,
             epoch=(taken.step + 1) / self.training.steps_per_epoch,
@@ -93,17 +96,14 @@ class Unread:
             skipped=not isfinite(norm) or counts.units == 0,
         )
 
-    def stops_the_run(self) -> bool:
-        """Return whether a gradient that is not finite ends the run; under fp16 now and then one is no news."""
-        if self.training.config.optim.nonfinite == "skip":
-            return False
+    def is_news(self) -> bool:
+        """Return whether a gradient that is not finite says something; under fp16 one comes now and then."""
         return self.training.runtime.precision != "fp16" or self.skips > MOST_SKIPS_IN_FP16
 
-    def told(self, step: int, norm: float) -> str:
+    def told(self, step: int, norm: float, ids: list[int]) -> str:
         """Name the step, its samples and the last good checkpoint."""
-        training = self.training
-        ids = sorted(training.order.global_batch(step).tolist())
-        more = f" and {len(ids) - NAMED_SAMPLES:,} more" if len(ids) > NAMED_SAMPLES else ""
+        rest = len(ids) - NAMED_SAMPLES
+        more = f" and {rest:,} more (all are in run.json, nonfinite)" if rest > 0 else ""
         saved = self.progress.newest_checkpoint()
         return (
             f"the gradient of step {step + 1:,} is not finite (its norm is {norm}); the weights were not changed by it. "

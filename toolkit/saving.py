@@ -4,7 +4,7 @@ Only the main process writes. Its thread touches neither a device nor a process 
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -25,8 +25,6 @@ WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 class Content:
     """What a checkpoint holds, as it is now: the tensors still belong to the training."""
 
-    step: int
-    """Optimizer steps done."""
     epoch: float
     """Passes over the training data done."""
     tensors: Mapping[str, Mapping[str, torch.Tensor]]
@@ -57,23 +55,24 @@ class Saver:
         self.stood_still = 0.0
         """Seconds for which training stood still since this was last asked."""
 
-    def save(self, content: Content) -> None:
-        """Copy the content and have it written; waits for the checkpoint before, if that is still being written.
+    def save(self, step: int, collect: Callable[[], Content]) -> None:
+        """Copy what `collect` returns and have it written; waits for the checkpoint before, if that is still being written.
 
         A failure is kept in `failure`: the processes have to agree to stop for it.
         """
         started = perf_counter()
         self.wait()
         if self.failure is None:
-            self.begun = content.step
+            self.begun = step
             try:
+                content = collect()
                 for name, tensors in content.tensors.items():
                     self.snapshots.setdefault(name, Snapshot(self.pinned)).take(tensors)
                 if self.pinned:
                     torch.cuda.synchronize()
                 # Not a daemon: where the run ends by an error meanwhile, Python waits until the checkpoint is sealed.
                 self.thread = threading.Thread(
-                    target=self.write, args=(content.step, content.epoch, content.state, self.ledger.end)
+                    target=self.write, args=(step, content.epoch, content.state, self.ledger.end)
                 )
                 self.thread.start()
             except UserError as error:

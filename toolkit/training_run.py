@@ -145,8 +145,10 @@ class Session:
         self.runtime = runtime
         self.recipe = recipe
         self.began = time.monotonic()
+        self.preparing = 0.0
         self.begun = False
-        """Whether the folder has been marked as this run's."""
+        """Whether training has begun."""
+        self.progress = Progress()
         runtime.watch.last_words = self.end_by_watch
         if runtime.is_main:
             runtime.stop.file = folder.stop_file
@@ -159,13 +161,13 @@ class Session:
         start = runtime.on_main(lambda: choose_start(folder, config, runtime.precision))
         runtime.doing("preparing the model", kind="patient")
         training = prepare(task, config, runtime, start.step)
-        progress = Progress(steps=start.step)
+        progress = self.progress = Progress(steps=start.step)
         if start.checkpoint is not None:
             runtime.on_main(lambda: check_data(start, training.data))
             module = runtime.accelerator.unwrap_model(training.model)
             restore(start, module, training.optimizer.optimizer, runtime)
             take_state(training, progress, dict(start.state))
-        facts = {**plan(training), "run folder": str(folder.path)}
+        facts = {**runtime.together(lambda: plan(training)), "run folder": str(folder.path)}
         for remark in start.remarks:
             voice.say(f"{self.recipe}: {remark}")
         voice.facts(f"{self.recipe}: the plan", facts)
@@ -222,6 +224,7 @@ class Session:
             resumed_from=former.get("resumed_from", named_start(training.config)),
             repeated=former.get("repeated", 0) + start.repeated,
             seconds=former.get("seconds", {}),
+            nonfinite=[entry for entry in former.get("nonfinite", []) if entry["step"] <= start.step],
             plan=facts,
         )
         self.begun = True
@@ -269,6 +272,7 @@ class Session:
             metrics=result.metrics,
             baseline=result.baseline,
             skipped=progress.skipped,
+            nonfinite=self.nonfinite(),
             ledger=asdict(progress.ledger.end),
             seconds=self.seconds(),
             ended=now(),
@@ -284,6 +288,11 @@ class Session:
             "training": former.get("training", 0.0) + training,
         }
 
+    def nonfinite(self) -> list[dict[str, Any]]:
+        """Return the steps whose gradient was not finite, with their samples, of all starts."""
+        former = self.folder.record().get("nonfinite", [])
+        return [*former, *(entry for entry in self.progress.nonfinite if entry not in former)]
+
     def record_end(self, error: BaseException) -> None:
         """Write down why this start did not finish the run, in the main process.
 
@@ -294,27 +303,31 @@ class Session:
         with suppress(OSError):
             if isinstance(error, Preempted):
                 self.record_preemption(error.step, error.reason)
-            # A refusal is recorded where it is reported; a defect is recorded here, from wherever it comes.
-            elif self.begun or (self.folder.is_new() and not isinstance(error, UserError)):
-                self.record_failure(
-                    *(
-                        error.problems
-                        if isinstance(error, UserError)
-                        else [f"{type(error).__name__}: {error}".rstrip(": ")]
-                    )
-                )
+            elif not isinstance(error, UserError):
+                self.record_failure(f"{type(error).__name__}: {error}".rstrip(": "))
+            elif self.begun:
+                self.record_failure(*error.problems)
+            # In a new folder a refusal is recorded where it is reported.
+            elif not self.folder.is_new():
+                self.folder.update(status="refused", problems=list(error.problems), ended=now())
 
     def record_preemption(self, step: int | None, reason: str) -> None:
         """Write down that the run stopped on request; the request is used up."""
         known = {} if step is None else {"step": step}
         self.folder.update(
-            status="preempted", **known, reason=reason, agent=agent(), seconds=self.seconds(), ended=now()
+            status="preempted",
+            **known,
+            reason=reason,
+            agent=agent(),
+            seconds=self.seconds(),
+            nonfinite=self.nonfinite(),
+            ended=now(),
         )
         self.folder.stop_file.unlink(missing_ok=True)
 
     def record_failure(self, *problems: str) -> None:
         """Write down why the run did not finish."""
-        self.folder.update(status="failed", problems=list(problems), ended=now())
+        self.folder.update(status="failed", problems=list(problems), nonfinite=self.nonfinite(), ended=now())
 
     def end_at_once(self, reason: str) -> None:
         """End this process now, from another thread than the main one."""
