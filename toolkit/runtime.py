@@ -129,8 +129,10 @@ class Runtime:
         shared = [(outcome.result, outcome.failure)]
         if self.control is not None:
             torch.distributed.broadcast_object_list(shared, src=0, group=self.control)
-        if outcome.error is not None:
+        if outcome.error is not None and not isinstance(outcome.error, UserError):
             raise outcome.error
+        if isinstance(outcome.error, UserError):
+            raise SharedUserError(*outcome.error.problems)
         result, failure = shared[0]
         raise_shared([failure])
         return cast(Result, result)

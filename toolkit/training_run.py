@@ -306,7 +306,7 @@ class Session:
             elif not isinstance(error, UserError):
                 self.record_failure(f"{type(error).__name__}: {error}".rstrip(": "))
             elif self.begun:
-                self.record_failure(*error.problems)
+                self.record_failure(*error.problems, code=2)
             # In a new folder a refusal is recorded where it is reported.
             elif not self.folder.is_new():
                 self.folder.update(status="refused", problems=list(error.problems), ended=now())
@@ -325,9 +325,9 @@ class Session:
         )
         self.folder.stop_file.unlink(missing_ok=True)
 
-    def record_failure(self, *problems: str) -> None:
-        """Write down why the run did not finish."""
-        self.folder.update(status="failed", problems=list(problems), nonfinite=self.nonfinite(), ended=now())
+    def record_failure(self, *problems: str, code: int = 1) -> None:
+        """Write down why the run did not finish, and with which exit code."""
+        self.folder.update(status="failed", code=code, problems=list(problems), nonfinite=self.nonfinite(), ended=now())
 
     def end_at_once(self, reason: str) -> None:
         """End this process now, from another thread than the main one."""
