@@ -47,7 +47,7 @@ OFTEN = {
     "in the optimizer step": 10,
     "ledger row": 10,
 }
-MAIN_ONLY = ("checkpoint", "copying", "ledger", "writing")
+MAIN_ONLY = ("begin", "checkpoint", "copying", "ledger", "writing")
 VICTIMS = ("the only process", "rank 0 of 2", "rank 1 of 2", "both of 2")
 
 
@@ -162,8 +162,8 @@ def kill_and_compare(
         if rows_of(folder) != reference.rows:
             problems.append("the ledger differs from the undisturbed run's")
         report = verify(folder)
-        if not report.ok:
-            problems.append(f"toolkit verify: {report}")
+        if report.problems:
+            problems.append(f"toolkit verify: {report.problems}")
         tally.repeated += json.loads((folder / "run.json").read_text())["repeated"]
     if problems:
         tally.wrong.append(f"{folder.name} ({victim}; {', '.join(story)}): {'; '.join(problems)}")

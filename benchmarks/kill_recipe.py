@@ -27,6 +27,7 @@ from toolkit import BatchConfig, CheckpointConfig, Config, EvaluateConfig, Optim
 PHASES = {
     "reading data": "before the first step: reading data",
     "preparing the model": "before the first step: preparing",
+    "begin": "before the first step: between run.json and config.yaml",
     "agreeing with the others": "agreeing with the others",
     "waiting for data": "waiting for data",
     "in the forward pass": "in the forward pass",
@@ -174,7 +175,9 @@ def listen(counter: Counter) -> None:
     checkpoint.shutil = Removing  # type: ignore[assignment]
     # Bound by name where it is used.
     import toolkit.saving
+    import toolkit.session
 
+    toolkit.session.write_whole = before("begin", toolkit.session.write_whole)
     toolkit.saving.write_checkpoint = before("checkpoint: begin", checkpoint.write_checkpoint)
 
 

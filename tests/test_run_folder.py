@@ -65,6 +65,16 @@ def test_a_refusal_is_recorded_in_a_new_folder_and_in_no_other(tmp_path: Path) -
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.parametrize("left", [["run.json.partial"], ["run.json"], ["run.json", "config.yaml.partial"]])
+def test_a_start_that_died_before_it_was_this_runs_leaves_a_new_folder(left: list[str], tmp_path: Path) -> None:
+    RunFolder(tmp_path).replace_record(status="running", step=0)
+    for name in left:
+        (tmp_path / name).touch()
+    assert RunFolder(tmp_path).is_new()
+    (tmp_path / "config.yaml").touch()
+    assert not RunFolder(tmp_path).is_new()
+
+
 def test_a_model_is_in_place_whole_or_not_at_all(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
 

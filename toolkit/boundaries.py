@@ -5,7 +5,7 @@ from typing import NoReturn
 from toolkit.errors import Preempted
 from toolkit.evaluation import Evaluation, evaluate
 from toolkit.progress import Progress
-from toolkit.resume import content_of
+from toolkit.restoring import content_of
 from toolkit.rows import Unread
 from toolkit.settings_file import as_mapping
 from toolkit.training import Training, state_of

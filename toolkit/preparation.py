@@ -14,7 +14,7 @@ from toolkit.loading import MicroBatches, MicroBatchSampler, build_loader
 from toolkit.optimizer import build_optimizer
 from toolkit.order import ShuffledOrder
 from toolkit.randomness import seed_for
-from toolkit.resume import weights_of
+from toolkit.restoring import weights_of
 from toolkit.runtime import Runtime
 from toolkit.schedules import warmup_steps
 from toolkit.task import Task

@@ -66,7 +66,11 @@ class RunFolder:
         if not self.path.is_dir():
             return True
         entries = {entry.name for entry in self.path.iterdir()} - {"run.lock", "STOP"}
-        return not entries or (entries == {"run.json"} and self.record().get("status") in ("refused", "failed"))
+        # A process that died while it wrote its first words left one of these.
+        entries -= {"run.json.partial", "config.yaml.partial"}
+        return not entries or (
+            entries == {"run.json"} and self.record().get("status") in ("refused", "failed", "running")
+        )
 
     def claim(self) -> None:
         """Create the folder if need be and take its lock, which the kernel releases when this process dies.

@@ -67,8 +67,9 @@ class Snapshot:
                 f"a checkpoint can't hold tensors of these types: {', '.join(unknown)}; use one of "
                 f"{', '.join(sorted(str(dtype).removeprefix('torch.') for dtype in DTYPES))}"
             )
-        # The widest first: every tensor then begins at a multiple of its element's size.
-        widest_first = sorted(layout, key=lambda entry: -entry[1].itemsize)
+        # The widest first: every tensor then begins at a multiple of its element's size. In any other order than that of
+        # their names, equal states would not be equal files.
+        widest_first = sorted(layout, key=lambda entry: (-entry[1].itemsize, entry[0]))
         entries: dict[str, dict[str, object]] = {}
         spans: dict[str, tuple[int, int]] = {}
         end = 0

@@ -1,45 +1,24 @@
-"""One run in its folder: claim it, train, evaluate, export, and tell the result."""
+"""A run, together with all other processes of it: claim the folder, carry the run on, or evaluate what it saved."""
 
-import os
-import sys
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from toolkit.checkpoint import digest_of_file
 from toolkit.config import Config
-from toolkit.console import Display, Voice, clock
+from toolkit.console import Voice
 from toolkit.errors import LoneUserError, Preempted, SharedUserError, UserError
-from toolkit.evaluation import Evaluation, evaluate
-from toolkit.launch import agent, launched
-from toolkit.ledger import Ledger
-from toolkit.loop import train
-from toolkit.preparation import build_model, plan, prepare
-from toolkit.progress import Progress
-from toolkit.resume import Start, check_data, choose_start, different_numbers, listed, restore
-from toolkit.run_folder import RunFolder, now, versions, write_whole
+from toolkit.evaluation import evaluate
+from toolkit.launch import launched
+from toolkit.preparation import build_model
+from toolkit.resume import different_numbers, listed
+from toolkit.run_folder import RunFolder
 from toolkit.runtime import Runtime, start_runtime
-from toolkit.saving import Saver, newest_name
-from toolkit.settings_file import read_yaml, to_yaml
+from toolkit.session import Result, Session, tell
+from toolkit.settings_file import read_yaml
 from toolkit.task import Task
-from toolkit.training import Training, take_state
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run came to."""
-
-    metrics: dict[str, float]
-    """Of the last evaluation."""
-    baseline: dict[str, float]
-    """Of the trivial prediction, on the same samples."""
-    steps: int
-    output: Path
 
 
 def carry_out(config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe: str) -> Result:
@@ -135,257 +114,6 @@ def finished_result(folder: RunFolder) -> Result | None:
     if record.get("status") != "finished":
         return None
     return Result(record["metrics"], record["baseline"], record["step"], folder.path)
-
-
-class Session:
-    """One start of a run: from claiming its folder to writing down how it ended."""
-
-    def __init__(self, folder: RunFolder, runtime: Runtime, recipe: str) -> None:
-        self.folder = folder
-        self.runtime = runtime
-        self.recipe = recipe
-        self.began = time.monotonic()
-        self.preparing = 0.0
-        self.begun = False
-        """Whether training has begun."""
-        self.progress = Progress()
-        runtime.watch.last_words = self.end_by_watch
-        if runtime.is_main:
-            runtime.stop.file = folder.stop_file
-
-    def carry_on(self, config: AnyConfig, build_task: Callable[[AnyConfig], Task], voice: Voice) -> Result:
-        """Prepare, train from where the run stands, export, and write down the result."""
-        folder, runtime = self.folder, self.runtime
-        runtime.doing("reading data", kind="patient")
-        task = runtime.together(lambda: build_task(config))
-        start = runtime.on_main(lambda: choose_start(folder, config, runtime.precision))
-        runtime.doing("preparing the model", kind="patient")
-        training = prepare(task, config, runtime, start.step)
-        progress = self.progress = Progress(steps=start.step)
-        if start.checkpoint is not None:
-            runtime.on_main(lambda: check_data(start, training.data))
-            module = runtime.accelerator.unwrap_model(training.model)
-            restore(start, module, training.optimizer.optimizer, runtime)
-            take_state(training, progress, dict(start.state))
-        facts = {**runtime.together(lambda: plan(training)), "run folder": str(folder.path)}
-        for remark in start.remarks:
-            voice.say(f"{self.recipe}: {remark}")
-        voice.facts(f"{self.recipe}: the plan", facts)
-        if start.checkpoint is not None:
-            voice.say(f"going on after step {start.step:,}, from {start.checkpoint}")
-        runtime.on_main(lambda: self.begin(training, start, facts))
-        prepared = time.monotonic()
-        self.preparing = prepared - self.began
-        evaluation = self.train_and_record(training, start, progress, voice)
-        runtime.doing("writing the model", kind="patient")
-        result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path)
-        runtime.on_main(lambda: self.finish(training, result, progress))
-        voice.say(
-            f"trained {progress.steps - start.step:,} steps in {clock(time.monotonic() - prepared)} (and {clock(self.preparing)} to prepare)"
-            + (
-                f"; {progress.skipped} step(s) left the weights alone, see `skipped` in the ledger"
-                if progress.skipped
-                else ""
-            )
-        )
-        tell(result, voice)
-        return result
-
-    def begin(self, training: Training, start: Start, facts: dict[str, str]) -> None:
-        """Write down what is about to run. Until here nothing but the lock is in a new folder."""
-        folder, runtime = self.folder, self.runtime
-        topology = {
-            "processes": runtime.data_parallel_size,
-            "device": runtime.device.type,
-            "precision": runtime.precision,
-            "threads": runtime.threads,
-            "launch_file": runtime.launch.file,
-            "first_step": start.step + 1,
-            "started": now(),
-        }
-        former = folder.record() if start.checkpoint is not None else {}
-        write_whole(folder.config_file, to_yaml(training.config))
-        folder.replace_record(
-            status="running",
-            step=start.step,
-            epoch=start.step / training.steps_per_epoch,
-            metrics={},
-            baseline={},
-            topology=[*former.get("topology", []), topology],
-            versions=versions(),
-            recipe=self.recipe,
-            data=training.data,
-            samples={
-                "train": len(training.task.train),
-                "evaluate": len(training.task.evaluate) if training.task.evaluate else 0,
-            },
-            files=former.get("files") or digests_of_files(training.task.files),
-            total_steps=training.total_steps,
-            resumed_from=former.get("resumed_from", named_start(training.config)),
-            repeated=former.get("repeated", 0) + start.repeated,
-            seconds=former.get("seconds", {}),
-            nonfinite=[entry for entry in former.get("nonfinite", []) if entry["step"] <= start.step],
-            plan=facts,
-        )
-        self.begun = True
-
-    def train_and_record(self, training: Training, start: Start, progress: Progress, voice: Voice) -> Evaluation:
-        """Train, with ledger, checkpoints and display in the main process."""
-        if not self.runtime.is_main:
-            return train(training, progress)
-        ledger = Ledger(self.folder.ledger_file, start.ledger)
-        saver = Saver(self.folder, ledger, training.config.checkpoint.keep, pinned=self.runtime.device.type == "cuda")
-        saver.tidy()
-        saver.previous = start.seal
-        if start.checkpoint is not None and start.checkpoint.parent == self.folder.checkpoints:
-            saver.begun = saver.newest = start.step
-        saver.best = training.standing.best.step if training.standing.best else None
-        progress.ledger, progress.saver = ledger, saver
-        try:
-            with Display(voice, training.total_steps, start.step) as display:
-                progress.display = display
-                return train(training, progress)
-        finally:
-            saver.wait()
-            ledger.close()
-
-    def finish(self, training: Training, result: Result, progress: Progress) -> None:
-        """Write the model and close the record, in this order: a run that says finished has its model."""
-        progress.finish_writing()
-        assert progress.ledger is not None
-        assert progress.saver is not None
-        progress.saver.retire()
-        export = training.task.export
-        if export is not None:
-            module = self.runtime.accelerator.unwrap_model(training.model)
-            card = {
-                "config": training.config,
-                "metrics": result.metrics,
-                "baseline": result.baseline,
-                "steps": result.steps,
-            }
-            self.folder.write_model(lambda path: export(module, path, card))
-        self.folder.update(
-            status="finished",
-            step=result.steps,
-            epoch=result.steps / training.steps_per_epoch,
-            metrics=result.metrics,
-            baseline=result.baseline,
-            skipped=progress.skipped,
-            nonfinite=self.nonfinite(),
-            ledger=asdict(progress.ledger.end),
-            seconds=self.seconds(),
-            ended=now(),
-        )
-        self.folder.stop_file.unlink(missing_ok=True)
-
-    def seconds(self) -> dict[str, float]:
-        """Return the seconds of all starts that were written down, this one included."""
-        former = self.folder.record().get("seconds", {})
-        training = time.monotonic() - self.began - self.preparing
-        return {
-            "preparing": former.get("preparing", 0.0) + self.preparing,
-            "training": former.get("training", 0.0) + training,
-        }
-
-    def nonfinite(self) -> list[dict[str, Any]]:
-        """Return the steps whose gradient was not finite, with their samples, of all starts."""
-        former = self.folder.record().get("nonfinite", [])
-        return [*former, *(entry for entry in self.progress.nonfinite if entry not in former)]
-
-    def record_end(self, error: BaseException) -> None:
-        """Write down why this start did not finish the run, in the main process.
-
-        What cannot be written is left: the user is told in any case.
-        """
-        if not self.runtime.is_main:
-            return
-        with suppress(OSError):
-            if isinstance(error, Preempted):
-                self.record_preemption(error.step, error.reason)
-            elif not isinstance(error, UserError):
-                self.record_failure(f"{type(error).__name__}: {error}".rstrip(": "))
-            elif self.begun:
-                self.record_failure(*error.problems, code=2)
-            # In a new folder a refusal is recorded where it is reported.
-            elif not self.folder.is_new():
-                self.folder.update(status="refused", problems=list(error.problems), ended=now())
-
-    def record_preemption(self, step: int | None, reason: str) -> None:
-        """Write down that the run stopped on request; the request is used up."""
-        known = {} if step is None else {"step": step}
-        self.folder.update(
-            status="preempted",
-            **known,
-            reason=reason,
-            agent=agent(),
-            seconds=self.seconds(),
-            nonfinite=self.nonfinite(),
-            ended=now(),
-        )
-        self.folder.stop_file.unlink(missing_ok=True)
-
-    def record_failure(self, *problems: str, code: int = 1) -> None:
-        """Write down why the run did not finish, and with which exit code."""
-        self.folder.update(status="failed", code=code, problems=list(problems), nonfinite=self.nonfinite(), ended=now())
-
-    def end_at_once(self, reason: str) -> None:
-        """End this process now, from another thread than the main one."""
-        sealed = newest_name(self.folder.path)
-        expired = reason.startswith("no checkpoint")
-        code = 75 if expired and sealed else 1
-        if self.runtime.is_main:
-            with suppress(OSError):
-                if code == 75:
-                    self.record_preemption(None, reason)
-                else:
-                    self.record_failure(f"ended at once: {reason}")
-            left = f"the same command goes on from {sealed}" if sealed else "no checkpoint was sealed"
-            print(f"\n{self.recipe}: ended at once ({reason}); {left}", file=sys.stderr, flush=True)
-        os._exit(code)
-
-    def end_by_watch(self, text: str, aloud: bool) -> None:
-        """Tell the run folder and the user that another process died or hangs; the watch ends this one then."""
-        sealed = newest_name(self.folder.path)
-        left = f"the same command goes on from {sealed}" if sealed else "no checkpoint was sealed before"
-        if self.runtime.is_main and self.begun:
-            with suppress(OSError):
-                self.record_failure(text)
-        if aloud:
-            print(f"\n{self.recipe} can't go on:\n  - {text}; {left}", file=sys.stderr, flush=True)
-
-
-def named_start(config: Config) -> str | None:
-    """Return the checkpoint that the user named, so that the same command again goes on from the newest one instead."""
-    return None if config.resume in ("auto", "never") else str(Path(config.resume).resolve())
-
-
-def digests_of_files(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Return size and SHA-256 of the files that the data came from, for `toolkit verify`."""
-    return {
-        str(path.resolve()): {"bytes": path.stat().st_size, "sha256": digest_of_file(path)}
-        for path in files
-        if path.is_file()
-    }
-
-
-def tell(result: Result, voice: Voice) -> None:
-    """Print the result beside the trivial baseline, and where things are."""
-    if result.metrics:
-        rows = [
-            (name, f"{value:.4f}", f"{result.baseline[name]:.4f}" if name in result.baseline else "")
-            for name, value in result.metrics.items()
-        ]
-        columns = ["evaluation", "this model", "baseline"] if result.baseline else ["evaluation", "this model"]
-        voice.table("", columns, [row[: len(columns)] for row in rows])
-    voice.facts(
-        "",
-        {
-            name: str(result.output / path)
-            for name, path in (("model", "model"), ("ledger", "ledger.jsonl"), ("settings", "config.yaml"))
-            if (result.output / path).exists()
-        },
-    )
 
 
 def evaluate_saved(
