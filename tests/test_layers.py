@@ -13,11 +13,11 @@ LAYERS = {
     1: "loading losses metric_classes metrics optimizer optimizer_state scoring snapshot tally task",
     2: "checkpoint console launch ledger progress run_folder runtime saving watch",
     3: (
-        "boundaries evaluation first_batch loop preparation restoring resume rows run session training training_run "
+        "boundaries evaluation first_batch former loop preparation restoring resume rows run session training training_run "
         "corpus export heads label_reading labelled_rows labelled_texts labels models texts tokenized_texts "
         "table_csv table_files table_folders table_hub table_json table_text tables"
     ),
-    4: "commands",
+    4: "commands compare evidence recipe_file verify verify_resume",
 }
 LAYER_OF = {f"toolkit.{name}": layer for layer, names in LAYERS.items() for name in names.split()}
 

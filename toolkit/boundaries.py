@@ -62,7 +62,8 @@ def conclude(training: Training, progress: Progress, done: int) -> Evaluation:
 def save(training: Training, progress: Progress, done: int) -> None:
     """Begin a checkpoint of this moment in the main process, unless this step has one."""
     saver = progress.saver
-    if saver is None or saver.begun == done:
+    # Rows that could not be written would be missing from its ledger.
+    if saver is None or saver.begun == done or progress.in_trouble:
         return
     training.runtime.doing("copying the state for a checkpoint", done)
     module = training.runtime.accelerator.unwrap_model(training.model)

@@ -88,6 +88,12 @@ def launched() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ or launcher_arguments() is not None
 
 
+def orphaned() -> bool:
+    """Return whether `accelerate launch` started this process and ended before this process could ask for word of that."""
+    # Only the launcher sets this variable; what has lost its parent is given to the first process.
+    return "ACCELERATE_DYNAMO_MODE" in os.environ and os.getppid() == 1 and launcher_arguments() is None
+
+
 def agent() -> str | None:
     """Return what tells the agent that restarts this process from every other one; None where there is none."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:

@@ -75,7 +75,8 @@ class Ledger:
         """Open the file anew, or after the rows that end at `end`, cutting off what a run that died wrote later."""
         self.path = path
         self.end = end or LedgerEnd()
-        self.file = path.open("wb" if end is None else "r+b")
+        # Unbuffered: what a full disk refused is not tried again when the file is closed.
+        self.file = path.open("wb" if end is None else "r+b", buffering=0)
         self.file.truncate(self.end.bytes)
         self.file.seek(self.end.bytes)
 
@@ -84,8 +85,9 @@ class Ledger:
         values = {key: finite_or_none(value) for key, value in asdict(row).items()}
         link = chained(self.end.chain, values)
         line = json.dumps({**values, "chain": link}, allow_nan=False).encode() + b"\n"
-        self.file.write(line)
-        self.file.flush()
+        rest = memoryview(line)
+        while rest:
+            rest = rest[self.file.write(rest) :]
         self.end = LedgerEnd(row.step, self.end.bytes + len(line), link)
 
     def bring_to_disk(self) -> None:
@@ -107,19 +109,19 @@ def check_end(path: Path, end: LedgerEnd) -> int:
     try:
         with path.open("rb") as file:
             file.seek(max(0, end.bytes - TAIL))
-            row = file.read(end.bytes - file.tell()).rstrip(b"\n").rpartition(b"\n")[2]
-            after = sum(1 for _ in file)
+            tail = file.read(end.bytes - file.tell())
+            size, after = file.tell(), sum(1 for _ in file)
     except OSError as error:
         raise UserError(f"the ledger {path} can't be read ({error.strerror}); {advice}") from None
+    if size < end.bytes:
+        raise UserError(f"the ledger {path} is shorter than the checkpoint of step {end.rows} needs; {advice}")
     if end.bytes == 0:
         return after
     try:
-        values = json.loads(row)
+        values = json.loads(tail[:-1].rpartition(b"\n")[2]) if tail.endswith(b"\n") else {}
         found = (values["step"], values["chain"])
     except (ValueError, KeyError, TypeError):
-        raise UserError(
-            f"the ledger {path} is shorter than the checkpoint of step {end.rows} needs; {advice}"
-        ) from None
+        found = None
     if found != (end.rows, end.chain):
         raise UserError(
             f"the ledger {path} was changed: it does not have row {end.rows} where the checkpoint says; {advice}"

@@ -36,13 +36,21 @@ def pack_optimizer(
         pack({key: value for key, value in group.items() if key != "params"}, f"group {number}", tensors)
         for number, group in enumerate(optimizer.param_groups)
     ]
-    return {"states": states, "groups": groups}, tensors
+    return {"states": states, "groups": groups, "names": grouped_names(optimizer, names)}, tensors
+
+
+def grouped_names(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> list[list[str]]:
+    """Return the names of the parameters in each group of an optimizer."""
+    return [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
 
 
 def pack(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Packed:
     """Return a value as JSON, and put the tensors in it under names that begin with `name`."""
     match value:
         case torch.Tensor():
+            # Two keys of a mapping can read alike: 0 and "0".
+            while name in tensors:
+                name += "'"
             tensors[name] = value
             return {"tensor": name}
         case None | bool() | int() | float() | str():

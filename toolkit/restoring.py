@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 
 from toolkit.errors import UserError
-from toolkit.optimizer_state import pack_optimizer, restore_optimizer
+from toolkit.optimizer_state import grouped_names, pack_optimizer, restore_optimizer
 from toolkit.resume import Start
 from toolkit.runtime import Runtime
 from toolkit.saving import OPTIMIZER, WEIGHTS, Content
@@ -57,6 +57,7 @@ def restore(start: Start, model: torch.nn.Module, optimizer: torch.optim.Optimiz
     reader = TensorReader(start.checkpoint, runtime)
     weights = weights_of(model)
     runtime.on_main(lambda: reader.check(WEIGHTS, weights))
+    runtime.on_main(lambda: check_optimizer(start, grouped_names(optimizer, parameter_names(model))))
     with torch.no_grad():
         for name, place in weights.items():
             reader.read_into(WEIGHTS, name, place)
@@ -70,6 +71,28 @@ def restore(start: Start, model: torch.nn.Module, optimizer: torch.optim.Optimiz
 
     restore_optimizer(optimizer, parameter_names(model), start.state["optimizer"], tensor)
     reader.close()
+
+
+def check_optimizer(start: Start, groups: list[list[str]]) -> None:
+    """Hold the parameters that an optimizer changes against those that it had changed.
+
+    Raises:
+        UserError: it has others.
+    """
+    former = start.state["optimizer"]["names"]
+    if groups == former:
+        return
+    before, now = ({name for group in these for name in group} for these in (former, groups))
+    words = [
+        f"{label}: {', '.join(sorted(names)[:5])} ({len(names)} in all)"
+        for label, names in (("trained then and not now", before - now), ("trained now and not then", now - before))
+        if names
+    ]
+    raise UserError(
+        f"the optimizer does not change the parameters that it did when {start.checkpoint} was written: "
+        f"{'; '.join(words) or 'the same ones are grouped in another way'}. Give the former recipe and settings, or start a new run "
+        "with --output"
+    )
 
 
 class TensorReader:

@@ -10,7 +10,7 @@ from toolkit.config import Config, changes_numbers
 from toolkit.diagnosis import show
 from toolkit.errors import UserError
 from toolkit.ledger import LedgerEnd, check_end
-from toolkit.run_folder import RunFolder, now
+from toolkit.run_folder import RunFolder
 from toolkit.settings_file import as_mapping, differing
 
 Differences = list[tuple[str, Any, Any]]
@@ -28,10 +28,18 @@ class Start:
     ledger: LedgerEnd | None = None
     """Where the ledger goes on."""
     seal: str | None = None
+    named: str | None = None
+    """The checkpoint or run outside of this run's course that it begins with, if the user named one."""
     repeated: int = 0
     """Steps in the ledger that are done again."""
     remarks: tuple[str, ...] = ()
     """What the user is told."""
+    sets_aside: bool = False
+    """Whether what the run folder holds is not of this run's course."""
+    damaged: tuple[Path, ...] = ()
+    """Checkpoints that are newer, and were passed over."""
+    rows_from: Path | None = None
+    """The ledger whose rows this one begins with, if it is another one."""
 
 
 def different_numbers(config: Config, former: Mapping[str, Any]) -> Differences:
@@ -52,9 +60,9 @@ def choose_start(folder: RunFolder, config: Config, precision: str) -> Start:
     """
     record = folder.record()
     if config.resume == "never":
-        remark = set_aside(folder)
-        return Start(remarks=(remark,) if remark else ())
-    if config.resume != "auto" and record.get("resumed_from") != str(Path(config.resume).resolve()):
+        return Start(sets_aside=True)
+    former = record.get("resumed_from")
+    if config.resume != "auto" and former != str(Path(config.resume).resolve()):
         return start_at(Path(config.resume), folder, config, precision)
     found, passed_over = newest_valid(folder.checkpoints)
     if found is None:
@@ -64,16 +72,25 @@ def choose_start(folder: RunFolder, config: Config, precision: str) -> Start:
                 f"none of the checkpoints in {folder.checkpoints} is valid; repair one, or start anew with --resume never, "
                 "which sets them aside",
             )
+        if isinstance(former, str):
+            # It died before it had a checkpoint of its own.
+            return start_at(Path(former), folder, config, precision, again=True)
         return Start(repeated=count_rows(folder.ledger_file))
     checkpoint, manifest = found
     state = read_state(checkpoint)
     check_state(state, checkpoint, config, precision)
-    repeated = check_end(folder.ledger_file, manifest.ledger)
-    for other in sealed_folders(folder.checkpoints):
-        if step_of(other) > manifest.step:
-            # The run will write one of this name again.
-            other.rename(free_name(other, "damaged"))
-    return Start(manifest.step, checkpoint, state, manifest.ledger, manifest.seal, repeated, tuple(passed_over))
+    # The row of a step that was still to be evaluated is written again; the step is not done again.
+    repeated = max(0, check_end(folder.ledger_file, manifest.ledger) - bool(state["pending"]))
+    return Start(
+        manifest.step,
+        checkpoint,
+        state,
+        manifest.ledger,
+        manifest.seal,
+        repeated=repeated,
+        remarks=tuple(passed_over),
+        damaged=tuple(other for other in sealed_folders(folder.checkpoints) if step_of(other) > manifest.step),
+    )
 
 
 def newest_valid(parent: Path) -> tuple[tuple[Path, Manifest] | None, list[str]]:
@@ -87,41 +104,52 @@ def newest_valid(parent: Path) -> tuple[tuple[Path, Manifest] | None, list[str]]
     return None, remarks
 
 
-def start_at(checkpoint: Path, folder: RunFolder, config: Config, precision: str) -> Start:
-    """Return the start from a checkpoint that the user named; what the run folder had done itself is set aside."""
+def start_at(checkpoint: Path, folder: RunFolder, config: Config, precision: str, again: bool = False) -> Start:
+    """Return the start from a checkpoint, or the newest of a run, that the user named.
+
+    What the run folder had done itself is set aside, unless it began there already and begins there again.
+    """
+    named = checkpoint
     if not checkpoint.is_dir():
         raise UserError(
-            f"resume is {config.resume!r}, but there is no such folder; give auto, never, or a checkpoint such as "
+            f"resume is '{named}', but there is no such folder; give auto, never, or a checkpoint such as "
             f"{folder.checkpoints}/step-000100"
         )
     remarks: list[str] = []
     if (checkpoint / "checkpoints").is_dir():
         found, remarks = newest_valid(checkpoint / "checkpoints")
         if found is None:
-            raise UserError(*remarks, f"resume is {config.resume!r}, a run folder without a valid checkpoint")
+            raise UserError(*remarks, f"resume is '{named}', a run folder without a valid checkpoint")
         checkpoint, manifest = found
     else:
         try:
             manifest = inspect(checkpoint)
         except DamagedError as damage:
-            raise UserError(f"resume is {config.resume!r}, which is no valid checkpoint: {damage}") from None
+            raise UserError(f"resume is '{named}', which is no valid checkpoint: {damage}") from None
     state = read_state(checkpoint)
     check_state(state, checkpoint, config, precision)
-    ledger, end, rows = checkpoint.parent.parent / folder.ledger_file.name, manifest.ledger, b""
+    ledger, end = checkpoint.parent.parent / folder.ledger_file.name, manifest.ledger
     try:
-        check_end(ledger, end)
-        with ledger.open("rb") as file:
-            rows = file.read(end.bytes)
+        after = check_end(ledger, end)
     except UserError as error:
         # The numbers do not need the earlier rows.
-        end = replace(end, bytes=0)
+        end, after = replace(end, bytes=0), 0
         remarks += [*error.problems, f"the ledger of this run begins at step {end.rows + 1:,}"]
-    within = checkpoint.resolve().parent == folder.checkpoints.resolve()
-    aside = set_aside(folder, keep=checkpoint if within else None)
-    remarks += [aside] if aside else []
-    folder.ledger_file.write_bytes(rows)
-    place = folder.checkpoints / checkpoint.name if within else checkpoint
-    return Start(manifest.step, place, state, end, manifest.seal, remarks=tuple(remarks))
+    other = ledger.resolve() != folder.ledger_file.resolve()
+    done_before = count_rows(ledger) - after if end.bytes else 0
+    repeated = max(0, count_rows(folder.ledger_file) - done_before - bool(state["pending"])) if again else 0
+    return Start(
+        manifest.step,
+        checkpoint,
+        state,
+        end,
+        manifest.seal,
+        named=str(named.resolve()),
+        repeated=repeated,
+        remarks=tuple(remarks),
+        sets_aside=not again,
+        rows_from=ledger if other and end.bytes else None,
+    )
 
 
 def check_state(state: Mapping[str, Any], checkpoint: Path, config: Config, precision: str) -> None:
@@ -155,31 +183,6 @@ def check_data(start: Start, digests: Mapping[str, str | None]) -> None:
     ]
     if problems:
         raise UserError(*problems)
-
-
-def set_aside(folder: RunFolder, keep: Path | None = None) -> str | None:
-    """Move ledger and checkpoints of what the folder did so far into a folder beside; return what the user is told."""
-    moved = [path for path in (folder.ledger_file, folder.checkpoints) if path.exists()]
-    if not moved:
-        return None
-    place = free_name(folder.path / "former", now().replace(":", ""))
-    place.mkdir(parents=True)
-    for path in moved:
-        path.rename(place / path.name)
-    if keep is not None:
-        folder.checkpoints.mkdir()
-        (place / "checkpoints" / keep.name).rename(folder.checkpoints / keep.name)
-    return f"what this folder held of the run so far was moved to {place}"
-
-
-def free_name(path: Path, ending: str) -> Path:
-    """Return a name beside (or, for a folder called `former`, in) a path that nothing has yet."""
-    stem = path / ending if path.name == "former" else path.with_name(f"{path.name}.{ending}")
-    place, number = stem, 1
-    while place.exists():
-        number += 1
-        place = stem.with_name(f"{stem.name}-{number}")
-    return place
 
 
 def count_rows(ledger: Path) -> int:

@@ -45,6 +45,7 @@ def fine_tune(
         config = settings_of(config_class, module.__doc__ or "", arguments, recipe)
         if stays_stopped(config):
             sys.exit(STOPPED)
+        end_with_launcher()
         quiet_libraries()
         # torch and Accelerate are imported from here on: `--help` and a mistyped flag have been answered.
         from toolkit.training_run import carry_out
@@ -58,7 +59,7 @@ def fine_tune(
         if is_main_process():
             print(
                 f"\n{recipe}: stopped on request ({stop.reason}) after step {stop.step:,}, which has a sealed checkpoint; "
-                "the same command goes on from there"
+                f"{next_command(config)} from there"
             )
         code = STOPPED
     except KeyboardInterrupt:
@@ -71,6 +72,28 @@ def fine_tune(
     sys.stdout.flush()
     sys.stderr.flush()
     sys.exit(code)
+
+
+def end_with_launcher() -> None:
+    """Let this process end when its launcher does, until the run has begun and takes that for a request to stop.
+
+    Raises:
+        UserError: it has ended already.
+    """
+    from toolkit.launch import launched, orphaned
+    from toolkit.stopping import tell_when_launcher_dies
+
+    if launched():
+        # Nothing listens yet: the signal ends the process.
+        tell_when_launcher_dies()
+    if orphaned():
+        raise UserError("the launcher ended before the run had begun; start the same command again")
+
+
+def next_command(config: Config | None) -> str:
+    """Return how a run goes on."""
+    anew = config is not None and config.resume == "never"
+    return "the command with --resume auto goes on" if anew else "the same command goes on"
 
 
 def stays_stopped(config: Config) -> bool:

@@ -1,16 +1,21 @@
 """The run folder: everything that a run leaves behind, written so that a reader never sees half a file."""
 
+import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import python_version
 from typing import IO, Any, Literal
+
+from safetensors import SafetensorError
 
 from toolkit.errors import UserError
 from toolkit.ledger import finite_or_none
@@ -19,6 +24,9 @@ Status = Literal["running", "finished", "preempted", "refused", "failed"]
 
 # POSIX lets go of all locks of a process on a file when it closes any handle of it: what this process holds is not probed.
 HELD: set[Path] = set()
+
+# What the system says of a disk that is full, over a quota, read-only, broken or not ours.
+REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.EACCES, errno.EPERM}
 
 PACKAGES = ("finetune-toolkit", "torch", "accelerate", "transformers", "datasets", "evaluate", "numpy")
 
@@ -145,14 +153,39 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+@contextmanager
+def told_if_refused(folder: Path) -> Iterator[None]:
+    """Tell the user, instead of showing where in the code it happened, if the system does not let files be written.
+
+    Raises:
+        UserError: the disk is full, over a quota, read-only or broken, or a permission is lacking.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        # The format's library keeps the number of the error in its text only.
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
+        if number not in REFUSED:
+            raise
+        raise UserError(
+            f"the run folder {folder} can't be written ({os.strerror(number)}); make room or repair it, then start the same "
+            "command again"
+        ) from error
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a file beside and rename it, so that a reader sees the old one or the new one."""
     partial = path.with_name(f"{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def versions() -> dict[str, str]:

@@ -72,38 +72,41 @@ class Saver:
                     torch.cuda.synchronize()
                 # Not a daemon: where the run ends by an error meanwhile, Python waits until the checkpoint is sealed.
                 self.thread = threading.Thread(
-                    target=self.write, args=(step, content.epoch, content.state, self.ledger.end)
+                    target=self.write, args=(step, content.epoch, content.state, self.ledger.end, self.best)
                 )
                 self.thread.start()
             except UserError as error:
                 self.failure = error
         self.stood_still += perf_counter() - started
 
-    def write(self, step: int, epoch: float, state: Mapping[str, Any], ledger: LedgerEnd) -> None:
-        """Write a checkpoint from the snapshots, and then let go of an old one."""
+    def write(self, step: int, epoch: float, state: Mapping[str, Any], ledger: LedgerEnd, best: int | None) -> None:
+        """Write a checkpoint from the snapshots, and then let go of an old one; not of the best that this one knows of."""
+        doing = f"the checkpoint of step {step:,} can't be written to {self.folder.checkpoints}"
         try:
             self.ledger.bring_to_disk()
             files = {name: snapshot.write for name, snapshot in self.snapshots.items()}
             manifest = write_checkpoint(self.folder.checkpoints, step, files, state, ledger, self.previous)
             self.previous, self.newest = manifest.seal, step
+            doing = f"{self.folder.path} can't be kept up to date"
             self.folder.update(step=step, epoch=epoch)
-            self.retire()
+            self.retire(best)
         except OSError as error:
-            self.failure = UserError(self.told(step, error))
+            self.failure = UserError(self.told(doing, error))
         except Exception as error:
             self.failure = error
 
-    def retire(self) -> None:
+    def retire(self, best: int | None) -> None:
         """Delete what is neither among the newest nor the best."""
-        retire(self.folder.checkpoints, self.keep, [self.best] if self.best is not None else [])
+        retire(self.folder.checkpoints, self.keep, [best] if best is not None else [])
 
-    def told(self, step: int, error: OSError) -> str:
-        """Say why a checkpoint could not be written, and what is left."""
-        left = f"the one of step {self.newest:,} is sealed" if self.newest is not None else "there is none before it"
-        return (
-            f"the checkpoint of step {step:,} can't be written to {self.folder.checkpoints} ({error.strerror or error}); "
-            f"{left}. Make room or repair the folder, then start the same command again"
+    def told(self, doing: str, error: OSError) -> str:
+        """Say what failed and why, and what is left."""
+        left = (
+            f"the checkpoint of step {self.newest:,} is sealed"
+            if self.newest is not None
+            else "there is no sealed checkpoint"
         )
+        return f"{doing} ({error.strerror or error}); {left}. Make room or repair the folder, then start the same command again"
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written."""

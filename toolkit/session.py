@@ -14,6 +14,7 @@ from toolkit.config import Config
 from toolkit.console import Display, Voice, clock
 from toolkit.errors import Preempted, UserError
 from toolkit.evaluation import Evaluation
+from toolkit.former import bring_ledger, make_way
 from toolkit.launch import agent
 from toolkit.ledger import Ledger
 from toolkit.loop import train
@@ -21,7 +22,7 @@ from toolkit.preparation import plan, prepare
 from toolkit.progress import Progress
 from toolkit.restoring import restore
 from toolkit.resume import Start, check_data, choose_start
-from toolkit.run_folder import RunFolder, now, versions, write_whole
+from toolkit.run_folder import RunFolder, now, told_if_refused, versions, write_whole
 from toolkit.runtime import Runtime
 from toolkit.saving import Saver, newest_name
 from toolkit.settings_file import to_yaml
@@ -79,13 +80,19 @@ class Session:
         voice.facts(f"{self.recipe}: the plan", facts)
         if start.checkpoint is not None:
             voice.say(f"going on after step {start.step:,}, from {start.checkpoint}")
-        runtime.on_main(lambda: self.begin(training, start, facts))
+        if moved := runtime.on_main(lambda: self.begin(training, start, facts)):
+            voice.say(moved)
         prepared = time.monotonic()
         self.preparing = prepared - self.began
         evaluation = self.train_and_record(training, start, progress, voice)
         runtime.doing("writing the model", kind="patient")
         result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path)
-        runtime.on_main(lambda: self.finish(training, result, progress))
+
+        def finish() -> None:
+            with told_if_refused(folder.path):
+                self.finish(training, result, progress)
+
+        runtime.on_main(finish)
         voice.say(
             f"trained {progress.steps - start.step:,} steps in {clock(time.monotonic() - prepared)} (and {clock(self.preparing)} to prepare)"
             + (
@@ -97,8 +104,19 @@ class Session:
         tell(result, voice)
         return result
 
-    def begin(self, training: Training, start: Start, facts: dict[str, str]) -> None:
-        """Write down what is about to run. Until here nothing but the lock is in a new folder."""
+    def begin(self, training: Training, start: Start, facts: dict[str, str]) -> str | None:
+        """Write down what is about to run; return what the user is told. Until here nothing in the folder was changed."""
+        with told_if_refused(self.folder.path):
+            remark = make_way(self.folder, start)
+            self.begin_record(training, start, facts)
+            # After run.json, which alone does not yet make the folder this run's.
+            write_whole(self.folder.config_file, to_yaml(training.config))
+            bring_ledger(self.folder, start)
+        self.begun = True
+        return remark
+
+    def begin_record(self, training: Training, start: Start, facts: dict[str, str]) -> None:
+        """Write the run.json of a run that is under way."""
         folder, runtime = self.folder, self.runtime
         topology = {
             "processes": runtime.data_parallel_size,
@@ -126,15 +144,13 @@ class Session:
             },
             files=former.get("files") or digests_of_files(training.task.files),
             total_steps=training.total_steps,
-            resumed_from=former.get("resumed_from", named_start(training.config)),
+            # The same command again goes on from the newest checkpoint, not from what it names.
+            resumed_from=start.named or former.get("resumed_from"),
             repeated=former.get("repeated", 0) + start.repeated,
             seconds=former.get("seconds", {}),
             nonfinite=[entry for entry in former.get("nonfinite", []) if entry["step"] <= start.step],
             plan=facts,
         )
-        # After run.json, which alone does not yet make the folder this run's.
-        write_whole(folder.config_file, to_yaml(training.config))
-        self.begun = True
 
     def train_and_record(self, training: Training, start: Start, progress: Progress, voice: Voice) -> Evaluation:
         """Train, with ledger, checkpoints and display in the main process."""
@@ -161,7 +177,7 @@ class Session:
         progress.finish_writing()
         assert progress.ledger is not None
         assert progress.saver is not None
-        progress.saver.retire()
+        progress.saver.retire(progress.saver.best)
         export = training.task.export
         if export is not None:
             module = self.runtime.accelerator.unwrap_model(training.model)
@@ -260,11 +276,6 @@ class Session:
                 self.record_failure(text)
         if aloud:
             print(f"\n{self.recipe} can't go on:\n  - {text}; {left}", file=sys.stderr, flush=True)
-
-
-def named_start(config: Config) -> str | None:
-    """Return the checkpoint that the user named, so that the same command again goes on from the newest one instead."""
-    return None if config.resume in ("auto", "never") else str(Path(config.resume).resolve())
 
 
 def digests_of_files(files: Sequence[Path]) -> dict[str, dict[str, Any]]:

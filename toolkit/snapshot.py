@@ -48,7 +48,7 @@ class Snapshot:
         self.places: dict[str, torch.Tensor] = {}
 
     def take(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copy the tensors; those on a device are still on their way when this returns.
+        """Copy the tensors; where memory is pinned, those on a device are still on their way when this returns.
 
         Raises:
             UserError: one of them has a type that the file format does not know.
@@ -57,7 +57,7 @@ class Snapshot:
         if layout != self.layout:
             self.lay_out(layout)
         for name, tensor in tensors.items():
-            self.places[name].copy_(tensor.detach(), non_blocking=True)
+            self.places[name].copy_(tensor.detach(), non_blocking=self.pinned)
 
     def lay_out(self, layout: Layout) -> None:
         """Write the head of the file and find a place for each tensor behind it."""

@@ -97,7 +97,9 @@ def take_state(training: Training, progress: Progress, state: dict[str, Any]) ->
     progress.skipped = state["skipped"]
     standing = training.standing
     standing.pending = LedgerRow(**state["pending"]) if state["pending"] else None
-    standing.best = Best(**state["best"]) if state["best"] else None
+    # By another rule, what was the best so far is no measure.
+    same_rule = state["config"]["checkpoint"]["best"] == training.config.checkpoint.best
+    standing.best = Best(**state["best"]) if state["best"] and same_rule else None
     scaler = training.runtime.accelerator.scaler
     if scaler is not None and state["scaler"]:
         scaler.load_state_dict(state["scaler"])

@@ -1,0 +1,69 @@
+"""What a run folder held before a run that begins elsewhere: set aside, never deleted.
+
+A process can be killed between any two of these moves. The same command then finds what it needs and moves the rest.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from toolkit.resume import Start
+from toolkit.run_folder import RunFolder, now
+
+
+def make_way(folder: RunFolder, start: Start) -> str | None:
+    """Move what the run does not go on from out of its way; return what the user is told. run.json is still the former one."""
+    for path in start.damaged:
+        # The run will write one of this name again.
+        path.rename(free_name(path.with_name(f"{path.name}.damaged")))
+    if not start.sets_aside:
+        return None
+    own = start.checkpoint is not None and start.checkpoint.resolve().parent == folder.checkpoints.resolve()
+    return set_aside(folder, start.checkpoint if own else None)
+
+
+def set_aside(folder: RunFolder, keep: Path | None) -> str | None:
+    """Move ledger and checkpoints into a folder beside; return what the user is told."""
+    if not folder.ledger_file.exists() and not folder.checkpoints.exists():
+        return None
+    place = free_name(folder.path / "former" / now().replace(":", ""))
+    place.mkdir(parents=True)
+    if keep is None:
+        for path in (folder.ledger_file, folder.checkpoints):
+            if path.exists():
+                path.rename(place / path.name)
+    else:
+        # What the run goes on from stays where it is, and the rows before it.
+        if folder.ledger_file.exists():
+            shutil.copy2(folder.ledger_file, place)
+        (place / folder.checkpoints.name).mkdir()
+        for path in folder.checkpoints.iterdir():
+            if path.name != keep.name:
+                path.rename(place / folder.checkpoints.name / path.name)
+    return f"what this folder held of the run so far was moved to {place}"
+
+
+def bring_ledger(folder: RunFolder, start: Start) -> None:
+    """Have the rows in place that the run goes on after; run.json says already where they come from."""
+    if start.ledger is None:
+        return
+    if start.rows_from is None:
+        folder.ledger_file.touch()
+        return
+    partial = folder.ledger_file.with_name(f"{folder.ledger_file.name}.partial")
+    with start.rows_from.open("rb") as source, partial.open("wb") as rows:
+        left = start.ledger.bytes
+        while left and (part := source.read(min(left, 1 << 20))):
+            left -= rows.write(part)
+        rows.flush()
+        os.fsync(rows.fileno())
+    partial.replace(folder.ledger_file)
+
+
+def free_name(path: Path) -> Path:
+    """Return a path, with a number behind it if there is something already."""
+    place, number = path, 1
+    while place.exists():
+        number += 1
+        place = path.with_name(f"{path.name}-{number}")
+    return place
