@@ -94,8 +94,9 @@ def main() -> None:
     """Run the cases one after another and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="only the cases in whose line this stands")
-    only = parser.parse_args().only
-    chosen = [case for case in cases() if only in f"{case.what} | {case.launcher}"]
+    parser.add_argument("--from", type=int, default=1, dest="first", metavar="N", help="the first case to run")
+    given = parser.parse_args()
+    chosen = [case for case in cases() if given.only in f"{case.what} | {case.launcher}"][given.first - 1 :]
     rows, broken = [], 0
     with TemporaryDirectory() as folder:
         undisturbed = Undisturbed(Path(folder))
@@ -726,7 +727,7 @@ def errors() -> list[Case]:
                     in_trouble,
                     Trouble(place, at, rank, "user_error"),
                     codes=(2, 2),
-                    **failed,
+                    **{**failed, "status": 2},
                     once=(f"a file of process {rank} is broken",),
                     never=("Traceback",),
                 ),
@@ -750,7 +751,7 @@ def errors() -> list[Case]:
                 in_trouble,
                 Trouble(rank=rank, what="user_error"),
                 codes=(1,),
-                status=1,
+                status=2,
                 recorded="failed",
                 sealed=40,
                 within=12,
@@ -760,18 +761,59 @@ def errors() -> list[Case]:
     return found
 
 
+NAN_STEP = 6
+
+
 def case_sample() -> int:
-    """Return the sample whose loss is not a number: one of step 42 that no step before 40 has seen in its epoch's place."""
+    """Return the sample whose loss is not a number: one of step 6, and of a step in every later epoch."""
     from slow_recipe import Slow
 
     from toolkit.order import ShuffledOrder
 
-    return int(ShuffledOrder(45, Slow().batch.size, Slow().seed).global_batch(41)[0])
+    return int(ShuffledOrder(45, Slow().batch.size, Slow().seed).global_batch(NAN_STEP - 1)[0])
 
 
 def nans() -> list[Case]:
-    """Return losses that are not a number."""
-    return []
+    """Return losses that are not a number, at which a run stops, or goes on without the step."""
+    broken = ("--trouble.nan", str(case_sample()), "--checkpoint.every", "4")
+    skip = ("--optim.nonfinite", "skip")
+    found = []
+    for launcher in (PYTHON, BY_HAND):
+        found += [
+            Case(
+                "the loss of a sample is not a number",
+                launcher,
+                nothing,
+                NO_TROUBLE,
+                settings=broken,
+                codes=(2,) * launcher.processes,
+                status=2,
+                recorded="failed",
+                at=NAN_STEP,
+                sealed=4,
+                within=60,
+                once=(f"the gradient of step {NAN_STEP} is not finite", "The last good checkpoint is"),
+                never=("Traceback",),
+                again=skip,
+                nan=True,
+            ),
+            Case(
+                "the loss of a sample is not a number, and its steps are left out",
+                launcher,
+                nothing,
+                NO_TROUBLE,
+                settings=(*broken, *skip),
+                codes=(0,) * launcher.processes,
+                status=0,
+                recorded="finished",
+                at=NAN_STEP,
+                sealed=STEPS,
+                within=60,
+                once=("20 step(s) left the weights alone",),
+                nan=True,
+            ),
+        ]
+    return found
 
 
 if __name__ == "__main__":

@@ -134,6 +134,9 @@ class Job:
         words += ["--trouble.what", trouble.what, "--trouble.place", trouble.place, "--trouble.at", str(trouble.at)]
         words += [] if trouble.rank is None else ["--trouble.rank", str(trouble.rank)]
         log, processes = signs / "log.txt", []
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+            # What a shell does to a command in the background, and with it to all that this starts.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         with log.open("w", encoding="utf-8") as output:
             for before, environment in (launcher or self.launcher).commands():
                 # A session of its own, so that a signal to the whole group does not reach who sends it.

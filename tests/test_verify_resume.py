@@ -144,7 +144,8 @@ NUMBERS = ("losses", "gradient norms", "weights")
 def test_what_goes_on_as_if_nothing_had_happened_holds(tmp_path: Path) -> None:
     certificate = certified(tmp_path)
     assert certificate.holds
-    assert (certificate.resumed_after, certificate.repeated) == (12, 2)
+    # Of the steps 13 and 14 one had its row already: rows come two steps later.
+    assert (certificate.resumed_after, certificate.repeated) == (12, 1)
     assert all(check.difference in ("0", "0 problem(s)") for check in certificate.checks)
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from toolkit.console import Voice, figures
-from toolkit.errors import UserError
+from toolkit.errors import DEFECT, DONE, STOPPED, USER_CAN_FIX, UserError
 from toolkit.run_folder import is_locked, read_record
 
 # 0: done or under way; 2: the user can fix it; 75: stopped on request, to be started again; 1: failed or died.
-CODES = {"finished": 0, "running": 0, "preempted": 75, "refused": 2, "failed": 1}
-RIGHT, WRONG, USER_CAN_FIX = 0, 1, 2
+CODES = {"finished": DONE, "running": DONE, "preempted": STOPPED, "refused": USER_CAN_FIX, "failed": DEFECT}
+RIGHT, WRONG = 0, 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,7 +120,13 @@ def tell_status(folder: Path) -> int:
     for problem in record.get("problems") or []:
         facts["problem"] = f"{facts['problem']}; {problem}" if "problem" in facts else problem
     voice.facts(str(folder), facts)
-    return 1 if died else CODES.get(state, 1)
+    return DEFECT if died else code_of(state, record)
+
+
+def code_of(state: str, record: dict[str, Any]) -> int:
+    """Return the exit code that the run ended with; a run that failed says whether the user can fix it."""
+    told = record.get("code") if state == "failed" else None
+    return told if told in (DEFECT, USER_CAN_FIX) else CODES.get(state, DEFECT)
 
 
 def steps_done(folder: Path, record: dict[str, Any]) -> str:

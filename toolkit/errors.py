@@ -1,4 +1,6 @@
-"""What ends a run before its last step: something that the user can fix, or a request to stop."""
+"""What ends a run before its last step, something that the user can fix or a request to stop; and the exit codes."""
+
+DONE, DEFECT, USER_CAN_FIX, STOPPED = 0, 1, 2, 75
 
 
 class UserError(Exception):

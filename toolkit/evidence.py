@@ -167,7 +167,7 @@ def read_whole(path: Path, before_first: Callable[[int], str | None]) -> LedgerF
                     continue
                 step, link = values.get("step"), values.get("chain")
                 if number == 1:
-                    before = before_first(step) if is_count(step) else None
+                    before = before_first(step) if is_count(step) else ""
                     found.unlinked = before is None
                 if before is not None and link != chained(before, without_link(values)):
                     found.broken.append(step)

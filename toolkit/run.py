@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from toolkit.config import Config
-from toolkit.errors import LoneUserError, Preempted, UserError
+from toolkit.errors import DEFECT, DONE, STOPPED, USER_CAN_FIX, LoneUserError, Preempted, UserError
 
 if TYPE_CHECKING:
     from toolkit.task import Task
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
-
-DONE, DEFECT, USER_CAN_FIX, STOPPED = 0, 1, 2, 75
 
 # A launcher ends all processes as soon as one has failed: the others give the main one this long to speak first.
 SECONDS_TO_SPEAK = 10.0
@@ -43,8 +41,9 @@ def fine_tune(
     config: AnyConfig | None = None
     try:
         config = settings_of(config_class, module.__doc__ or "", arguments, recipe)
-        if stays_stopped(config):
-            sys.exit(STOPPED)
+        code = stays_stopped(config)
+        if code is not None:
+            sys.exit(code)
         end_with_launcher()
         quiet_libraries()
         # torch and Accelerate are imported from here on: `--help` and a mistyped flag have been answered.
@@ -96,18 +95,20 @@ def next_command(config: Config | None) -> str:
     return "the command with --resume auto goes on" if anew else "the same command goes on"
 
 
-def stays_stopped(config: Config) -> bool:
-    """Return whether an agent started this process again after the run had been asked to stop: it stays stopped.
+def stays_stopped(config: Config) -> int | None:
+    """Return the code to end with if an agent started this process again after the run had been asked to stop.
 
     The agent knows only that its processes ended with a code that is not 0, and goes on until no restart is left.
     """
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-        return False
+        return None
     from toolkit.launch import agent
     from toolkit.run_folder import read_record
 
     record = read_record(Path(str(config.output)))
-    return record.get("status") == "preempted" and record.get("agent") == agent()
+    if record.get("agent") is None or record["agent"] != agent():
+        return None
+    return {"preempted": STOPPED, "failed": DEFECT}.get(str(record.get("status")))
 
 
 def settings_of(

@@ -1,6 +1,5 @@
 """One start of a run in its folder: from the data to the result, and a word in run.json on how it ended, whatever happens."""
 
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from typing import Any, TypeVar
 from toolkit.checkpoint import digest_of_file
 from toolkit.config import Config
 from toolkit.console import Display, Voice, clock
-from toolkit.errors import Preempted, UserError
+from toolkit.errors import DEFECT, STOPPED, USER_CAN_FIX, Preempted, UserError
 from toolkit.evaluation import Evaluation
 from toolkit.former import bring_ledger, make_way
 from toolkit.launch import agent
@@ -28,6 +27,7 @@ from toolkit.saving import Saver, newest_name
 from toolkit.settings_file import to_yaml
 from toolkit.task import Task
 from toolkit.training import Training, take_state
+from toolkit.watch import Verdict
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
@@ -229,7 +229,7 @@ class Session:
             elif not isinstance(error, UserError):
                 self.record_failure(f"{type(error).__name__}: {error}".rstrip(": "))
             elif self.begun:
-                self.record_failure(*error.problems, code=2)
+                self.record_failure(*error.problems, code=USER_CAN_FIX)
             # In a new folder a refusal is recorded where it is reported.
             elif not self.folder.is_new():
                 self.folder.update(status="refused", problems=list(error.problems), ended=now())
@@ -248,34 +248,38 @@ class Session:
         )
         self.folder.stop_file.unlink(missing_ok=True)
 
-    def record_failure(self, *problems: str, code: int = 1) -> None:
-        """Write down why the run did not finish, and with which exit code."""
-        self.folder.update(status="failed", code=code, problems=list(problems), nonfinite=self.nonfinite(), ended=now())
+    def record_failure(self, *problems: str, code: int = DEFECT, agent: str | None = None) -> None:
+        """Write down why the run did not finish, and with which exit code; `agent` is the one that may not start it again."""
+        self.folder.update(
+            status="failed", code=code, problems=list(problems), agent=agent, nonfinite=self.nonfinite(), ended=now()
+        )
 
-    def end_at_once(self, reason: str) -> None:
-        """End this process now, from another thread than the main one."""
-        sealed = newest_name(self.folder.path)
-        expired = reason.startswith("no checkpoint")
-        code = 75 if expired and sealed else 1
-        if self.runtime.is_main:
-            with suppress(OSError):
-                if code == 75:
-                    self.record_preemption(None, reason)
-                else:
-                    self.record_failure(f"ended at once: {reason}")
-            left = f"the same command goes on from {sealed}" if sealed else "no checkpoint was sealed"
-            print(f"\n{self.recipe}: ended at once ({reason}); {left}", file=sys.stderr, flush=True)
-        os._exit(code)
+    def end_at_once(self, reason: str, expired: bool) -> None:
+        """End the run now, from another thread than the main one."""
+        # Whoever was asked ends all processes; what is written down, and with which code the main one ends, it finds itself.
+        code = STOPPED if expired and newest_name(self.folder.path) else DEFECT
+        self.runtime.watch.end({"text": reason, "code": code, "at_once": True, "expired": expired}, found_here=True)
 
-    def end_by_watch(self, text: str, aloud: bool) -> None:
-        """Tell the run folder and the user that another process died or hangs; the watch ends this one then."""
-        sealed = newest_name(self.folder.path)
-        left = f"the same command goes on from {sealed}" if sealed else "no checkpoint was sealed before"
-        if self.runtime.is_main and self.begun:
-            with suppress(OSError):
-                self.record_failure(text)
-        if aloud:
-            print(f"\n{self.recipe} can't go on:\n  - {text}; {left}", file=sys.stderr, flush=True)
+    def end_by_watch(self, verdict: Verdict) -> int:
+        """Tell the run folder and the user why all processes end now; return the exit code."""
+        sealed, text, code = newest_name(self.folder.path), verdict["text"], verdict["code"]
+        left = f"the same command goes on from {sealed}" if sealed else "no checkpoint was sealed"
+        if not verdict.get("at_once"):
+            if self.runtime.is_main and self.begun:
+                with suppress(OSError):
+                    self.record_failure(text, code=code)
+            if not verdict.get("told"):
+                print(f"\n{self.recipe} can't go on:\n  - {text}; {left}", file=sys.stderr, flush=True)
+            return code
+        code = STOPPED if verdict.get("expired") and sealed else DEFECT
+        with suppress(OSError):
+            if code == STOPPED:
+                self.record_preemption(None, text)
+            else:
+                # An agent does not start again what was asked to stop.
+                self.record_failure(f"ended at once: {text}", agent=agent())
+        print(f"\n{self.recipe}: ended at once ({text}); {left}", file=sys.stderr, flush=True)
+        return code
 
 
 def digests_of_files(files: Sequence[Path]) -> dict[str, dict[str, Any]]:

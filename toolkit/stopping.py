@@ -48,11 +48,11 @@ class StopRequests:
             self.reason = reason
 
     @contextmanager
-    def listening(self, end_at_once: Callable[[str], None], launched: bool) -> Iterator[None]:
+    def listening(self, end_at_once: Callable[[str, bool], None], launched: bool) -> Iterator[None]:
         """Take signals for requests in this block; does nothing outside of the main thread, where Python allows no handler.
 
         Args:
-            end_at_once: ends the process with a word on why, from a thread of its own.
+            end_at_once: ends the run with a word on why, and whether it is the end of the grace period; called from a thread.
             launched: whether a launcher started this process, whose death is a request too.
         """
         if threading.current_thread() is not threading.main_thread():
@@ -79,14 +79,14 @@ class StopRequests:
             listener.join()
             receiving.close()
 
-    def listen(self, receiving: socket.socket, end_at_once: Callable[[str], None]) -> None:
+    def listen(self, receiving: socket.socket, end_at_once: Callable[[str, bool], None]) -> None:
         """Wait for the numbers of signals, and for the end of the grace period once one has come."""
         while True:
             left = None
             if self.grace is not None and self.asked_at is not None:
                 left = self.asked_at + self.grace - monotonic()
                 if left <= 0:
-                    end_at_once(f"no checkpoint within the {self.grace:g} s of checkpoint.grace")
+                    end_at_once(f"no checkpoint within the {self.grace:g} s of checkpoint.grace", True)
             receiving.settimeout(min(left, 1.0) if left is not None else (1.0 if self.grace is not None else None))
             try:
                 numbers = receiving.recv(64)
@@ -99,7 +99,7 @@ class StopRequests:
             for number in numbers:
                 self.hear(number, end_at_once)
 
-    def hear(self, number: int, end_at_once: Callable[[str], None]) -> None:
+    def hear(self, number: int, end_at_once: Callable[[str, bool], None]) -> None:
         """Act on a signal."""
         if number == LAUNCHER_DIED:
             self.note("the launcher ended")
@@ -110,7 +110,7 @@ class StopRequests:
         if self.interrupted_at is not None and (
             number == signal.SIGINT or monotonic() - self.interrupted_at >= SECONDS_TO_A_SECOND_THOUGHT
         ):
-            end_at_once(f"{name} after SIGINT")
+            end_at_once(f"{name} after SIGINT", False)
         if number == signal.SIGINT and self.interrupted_at is None:
             self.interrupted_at = monotonic()
         self.note(name)
@@ -118,6 +118,13 @@ class StopRequests:
 
 def heard_elsewhere(number: int, frame: FrameType | None) -> None:
     """Stand in as the handler: the thread that listens has been told."""
+
+
+def end_undisturbed() -> None:
+    """Ignore requests from here on: this process ends by itself, and has to tell why before an agent ends it."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (*REQUESTS, LAUNCHER_DIED):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def tell_when_launcher_dies() -> None:

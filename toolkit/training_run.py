@@ -16,6 +16,7 @@ from toolkit.run_folder import RunFolder
 from toolkit.runtime import Runtime, start_runtime
 from toolkit.session import Result, Session, tell
 from toolkit.settings_file import read_yaml
+from toolkit.stopping import end_undisturbed
 from toolkit.task import Task
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
@@ -41,12 +42,15 @@ def carry_out(config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe
     except UserError as error:
         # The other processes are elsewhere: to wait for them in `close` would be to hang.
         if runtime.data_parallel_size > 1:
+            end_undisturbed()
             runtime.watch.give_up("; ".join(error.problems), code=2)
             raise LoneUserError(*(f"process {runtime.rank}: {problem}" for problem in error.problems)) from None
         runtime.close()
         raise
     except Exception as error:
         runtime.watch.explain(error)
+        if runtime.data_parallel_size > 1:
+            end_undisturbed()
         runtime.watch.give_up(f"{type(error).__name__}: {error}", code=1)
         raise
     runtime.close()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypedDict
 
 import psutil
 import torch.distributed
@@ -34,6 +34,22 @@ SECONDS_TO_EXPLAIN = 15.0
 LOST = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection refused|timed out|gloo|nccl|socket", re.IGNORECASE
 )
+
+
+class Verdict(TypedDict, total=False):
+    """Why the run ends; sent to all processes as JSON."""
+
+    text: str
+    code: int
+    """The exit code."""
+    told: bool
+    """The user knows already."""
+    silent: dict[str, Any]
+    """Machine, number and time of birth of a process that gave no sign of life."""
+    at_once: bool
+    """Somebody asked for it."""
+    expired: bool
+    """Somebody asked for a checkpoint first, which took longer than the grace period."""
 
 
 @dataclass
@@ -69,8 +85,8 @@ class Watch:
         self.interval = min(INTERVAL, self.timeout.silence / 4)
         self.stopping: Callable[[], bool] = lambda: False
         """Whether the run was asked to stop."""
-        self.last_words: Callable[[str, bool], None] = say_aloud
-        """Tells the run folder, and with True the user too, why the run ends; called in one process of each machine."""
+        self.last_words: Callable[[Verdict], int] = say_aloud
+        """Tells the run folder why the run ends, and the user too unless somebody did; returns the exit code."""
         self.signs: dict[int, Sign] = {}
         self.count = 0
         self.contact = monotonic()
@@ -133,7 +149,7 @@ class Watch:
             if verdict is not None:
                 self.end(verdict, found_here=True)
 
-    def judge(self) -> dict[str, Any] | None:
+    def judge(self) -> Verdict | None:
         """Return the verdict if a process is silent or stands still for too long."""
         now = monotonic()
         patience = self.timeout.silence
@@ -153,7 +169,7 @@ class Watch:
                 return {"text": text, "code": 1, "silent": {key: sign.beat[key] for key in ("host", "pid", "born")}}
         return self.judge_progress() if self.rank == 0 else None
 
-    def judge_progress(self) -> dict[str, Any] | None:
+    def judge_progress(self) -> Verdict | None:
         """Return the verdict if a process stands at one place while others wait."""
         signs = {0: Sign(json.loads(self.own_beat()), monotonic()), **self.signs}
         stuck = {
@@ -172,23 +188,25 @@ class Watch:
         )
         return {"text": text, "code": 1}
 
-    def end(self, verdict: Mapping[str, Any], found_here: bool) -> None:
-        """End this process, and let the others know where it was found here. Does not return."""
+    def end(self, verdict: Verdict, found_here: bool) -> None:
+        """End this process, and let the others know if it was found here. Does not return."""
         # Both threads may come here; the second one waits for the end.
         self.ending.acquire()
-        if self.rank == 0 and found_here:
+        code, main_is_silent = int(verdict["code"]), self.rank > 0 and "silent" in verdict
+        if found_here and not main_is_silent:
             self.tell(verdict)
-        speaks = self.rank == 0 or (found_here and (self.rank == 1 or os.environ.get("LOCAL_RANK") == "0"))
-        if speaks:
-            self.last_words(str(verdict["text"]), not verdict.get("told"))
+        if self.rank == 0 or (
+            found_here and main_is_silent and (self.rank == 1 or os.environ.get("LOCAL_RANK") == "0")
+        ):
+            code = self.last_words(verdict)
         if "silent" in verdict:
             kill_frozen(verdict["silent"])
-        if self.rank == 0:
+        if self.rank == 0 and self.size > 1:
             # The store lives here: the others have to hear of it first.
             sleep(2 * self.interval)
-        os._exit(int(verdict["code"]))
+        os._exit(code)
 
-    def tell(self, verdict: Mapping[str, Any]) -> None:
+    def tell(self, verdict: Verdict) -> None:
         """Leave word for all processes that the run ends."""
         if self.store is None:
             return
@@ -224,10 +242,11 @@ class Watch:
             thread.join(timeout=2 * self.interval)
 
 
-def say_aloud(text: str, aloud: bool) -> None:
+def say_aloud(verdict: Verdict) -> int:
     """Tell the user, unless somebody did already."""
-    if aloud:
-        print(text, file=sys.stderr, flush=True)
+    if not verdict.get("told"):
+        print(verdict["text"], file=sys.stderr, flush=True)
+    return int(verdict["code"])
 
 
 def kill_frozen(silent: Mapping[str, Any]) -> None:
