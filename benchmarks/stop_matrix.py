@@ -308,6 +308,13 @@ def to_a_worker(number: signal.Signals) -> Callable[[Start], None]:
     return act
 
 
+def when_it_waits(start: Start) -> None:
+    """Send SIGTERM when the process has done what was read before, and waits for the rest."""
+    ready(start)
+    time.sleep(2)
+    start.send(TERM)
+
+
 def after_time_out(start: Start) -> None:
     """Let the processes go when they have stood there for longer than the time-outs."""
     start.reached(0)
@@ -567,7 +574,7 @@ def workers() -> list[Case]:
         Case(
             "SIGTERM while a loader worker hangs, grace period 2 s",
             PYTHON,
-            held(TERM, release=False),
+            when_it_waits,
             Trouble("fetch", 24),
             settings=(*two, "--checkpoint.grace", "2"),
             sealed=40,

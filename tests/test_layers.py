@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = {
     0: "activity cache columns command_line config cut diagnosis errors held_out order randomness reading schedules settings_file stopping",
     1: "loading losses metric_classes metrics optimizer optimizer_state scoring snapshot tally task",
-    2: "checkpoint console launch ledger progress run_folder runtime saving watch",
+    2: "checkpoint console launch ledger progress restarts run_folder runtime saving watch",
     3: (
         "boundaries evaluation first_batch former loop preparation restoring resume rows run session training training_run "
         "corpus export heads label_reading labelled_rows labelled_texts labels models texts tokenized_texts "

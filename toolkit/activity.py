@@ -2,10 +2,6 @@
 
 from dataclasses import dataclass
 from time import monotonic
-from typing import Literal
-
-Kind = Literal["works", "waits", "patient"]
-"""It works; it waits for other processes; or it may take as long as it takes (reading data, metrics, writing the model)."""
 
 
 @dataclass(frozen=True)
@@ -16,16 +12,22 @@ class Doing:
     """In words that go on "it was ...", such as "in the forward pass"."""
     step: int | None
     """The optimizer step it belongs to, counted from 1."""
-    kind: Kind
+    patient: bool
+    """Whether it may take as long as it takes: reading data, metrics, writing the model."""
     since: float
     """When it began, on the monotonic clock of this process."""
+    place: tuple[int, int] = (0, 0)
+    """How far the process has come: the step, and how many things it has begun in it. All processes begin the same ones."""
 
 
 class Activity:
     """Called wherever a process begins something else; read by the thread that tells the other processes."""
 
     def __init__(self) -> None:
-        self("starting", kind="patient")
+        self.doing = Doing("starting", None, True, monotonic())
 
-    def __call__(self, what: str, step: int | None = None, kind: Kind = "works") -> None:
-        self.doing = Doing(what, step, kind, monotonic())
+    def __call__(self, what: str, step: int | None = None, patient: bool = False) -> None:
+        former, number = self.doing.place
+        # What belongs to no step, such as an evaluation, comes after the step before.
+        place = (step, 0) if step is not None and step != former else (former, number + 1)
+        self.doing = Doing(what, step, patient, monotonic(), place)

@@ -61,11 +61,11 @@ def conclude(training: Training, progress: Progress, done: int) -> Evaluation:
 
 def save(training: Training, progress: Progress, done: int) -> None:
     """Begin a checkpoint of this moment in the main process, unless this step has one."""
+    training.runtime.doing("copying the state for a checkpoint", done)
     saver = progress.saver
     # Rows that could not be written would be missing from its ledger.
     if saver is None or saver.begun == done or progress.in_trouble:
         return
-    training.runtime.doing("copying the state for a checkpoint", done)
     module = training.runtime.accelerator.unwrap_model(training.model)
     state = {**state_of(training, progress), "config": as_mapping(training.config)}
     epoch = done / training.steps_per_epoch
@@ -79,7 +79,7 @@ def stop_here(training: Training, progress: Progress, done: int) -> NoReturn:
         Preempted: always, unless the checkpoint can't be written.
     """
     runtime = training.runtime
-    runtime.doing("sealing the last checkpoint", done, "patient")
+    runtime.doing("sealing the last checkpoint", done, patient=True)
     # Told by the first process that was asked; the grace period runs in all of them from here at the latest.
     reasons = runtime.gather(runtime.stop.reason)
     runtime.stop.note("another process was asked to stop")

@@ -121,7 +121,7 @@ def evaluate(
     units = samples = seen = 0
     held: list[Scored | None] = []
     for number, micro in enumerate(started(loader), start=1):
-        doing(f"agreeing with the others before batch {number:,} of an evaluation", kind="waits")
+        doing(f"agreeing with the others before batch {number:,} of an evaluation")
         if runtime.agree(Tally(stop=int(runtime.stop.requested))).stop:
             model.train(was_training)
             return None
@@ -135,11 +135,11 @@ def evaluate(
         held.append(None if micro.plan.spare else scored)
         # Every process counts alike, so that the decision to gather needs no agreement.
         if number == order.steps_per_epoch or len(held) * size >= HELD_SAMPLES:
-            doing(f"gathering predictions after batch {number:,} of an evaluation", kind="patient")
+            doing(f"gathering predictions after batch {number:,} of an evaluation", patient=True)
             feed(scorer, runtime.gather(held))
             held.clear()
     model.train(was_training)
-    doing("computing metrics", kind="patient")
+    doing("computing metrics", patient=True)
 
     whole = runtime.agree(Tally(units, samples, fingerprint=seen % 2**64, earlier_loss=float(loss)))
     if whole.samples != len(source) or whole.fingerprint != fingerprint(order.ids):

@@ -41,7 +41,7 @@ def train(training: Training, progress: Progress) -> Evaluation:
         # of the step that begins: by then it is there, and the device has had work meanwhile.
         earlier = unread.arrived()
         own_loss = earlier.own_loss() if earlier else 0.0
-        runtime.doing("agreeing with the others", step + 1, "waits")
+        runtime.doing("agreeing with the others", step + 1)
         agreed = runtime.agree(tally(micro_batches, own_loss, runtime.stop.requested, progress.in_trouble))
         if earlier:
             progress.record(unread.row_of(earlier, agreed.earlier_loss))

@@ -16,6 +16,7 @@ from toolkit.activity import Activity
 from toolkit.config import Config
 from toolkit.errors import SharedUserError, UserError
 from toolkit.launch import Launch, read_launch, unsupported
+from toolkit.restarts import meeting_place
 from toolkit.stopping import StopRequests
 from toolkit.tally import Tally
 from toolkit.task import Batch
@@ -159,7 +160,7 @@ class Runtime:
         "terminate called without an active exception". So all meet first, then what holds a group (the reducer of a
         wrapped model) is dropped, and then the groups go.
         """
-        self.doing("ending", kind="waits")
+        self.doing("ending")
         self.accelerator.free_memory()
         gc.collect()
         self.watch.leave()
@@ -193,6 +194,7 @@ def start_runtime(config: Config) -> Runtime:
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1, sync_with_dataloader=False),
         dataloader_config=DataLoaderConfiguration(even_batches=False),
         step_scheduler_with_optimizer=False,
+        kwargs_handlers=meeting_place(on_cpu),
     )
     if accelerator.num_processes != world_size:
         raise UserError(

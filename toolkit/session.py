@@ -63,10 +63,10 @@ class Session:
     def carry_on(self, config: AnyConfig, build_task: Callable[[AnyConfig], Task], voice: Voice) -> Result:
         """Prepare, train from where the run stands, export, and write down the result."""
         folder, runtime = self.folder, self.runtime
-        runtime.doing("reading data", kind="patient")
+        runtime.doing("reading data", patient=True)
         task = runtime.together(lambda: build_task(config))
         start = runtime.on_main(lambda: choose_start(folder, config, runtime.precision))
-        runtime.doing("preparing the model", kind="patient")
+        runtime.doing("preparing the model", patient=True)
         training = prepare(task, config, runtime, start.step)
         progress = self.progress = Progress(steps=start.step)
         if start.checkpoint is not None:
@@ -85,7 +85,7 @@ class Session:
         prepared = time.monotonic()
         self.preparing = prepared - self.began
         evaluation = self.train_and_record(training, start, progress, voice)
-        runtime.doing("writing the model", kind="patient")
+        runtime.doing("writing the model", patient=True)
         result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path)
 
         def finish() -> None:

@@ -23,6 +23,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from toolkit.activity import Activity
 from toolkit.config import TimeoutConfig
+from toolkit.errors import DEFECT
 
 INTERVAL = 1.0
 # Who has missed so many beats is taken for dead once a collective has failed.
@@ -113,7 +114,8 @@ class Watch:
                 "count": self.count,
                 "what": doing.what,
                 "step": doing.step,
-                "kind": doing.kind,
+                "patient": doing.patient,
+                "place": doing.place,
                 "seconds": monotonic() - doing.since,
                 "host": socket.gethostname(),
                 "pid": process.pid,
@@ -166,27 +168,29 @@ class Watch:
                     else "died"
                 )
                 text = f"process {rank} of {self.size} {how}; it was last seen {sign.describe()}"
-                return {"text": text, "code": 1, "silent": {key: sign.beat[key] for key in ("host", "pid", "born")}}
+                return {
+                    "text": text,
+                    "code": DEFECT,
+                    "silent": {key: sign.beat[key] for key in ("host", "pid", "born")},
+                }
         return self.judge_progress() if self.rank == 0 else None
 
     def judge_progress(self) -> Verdict | None:
-        """Return the verdict if a process stands at one place while others wait."""
-        signs = {0: Sign(json.loads(self.own_beat()), monotonic()), **self.signs}
-        stuck = {
-            rank: sign
-            for rank, sign in signs.items()
-            if sign.beat["kind"] != "patient" and sign.beat["seconds"] > self.timeout.progress
-        }
-        if not stuck or any(sign.beat["kind"] == "patient" for sign in signs.values()):
+        """Return the verdict if the process that has come least far, which all others wait for, stands still for too long."""
+        now = monotonic()
+        signs = {0: Sign(json.loads(self.own_beat()), now), **self.signs}
+        if any(sign.beat["patient"] for sign in signs.values()):
             return None
-        # Who works keeps those waiting who wait; of several, the one that has stood there longest.
-        first = min(stuck, key=lambda rank: (stuck[rank].beat["kind"] == "waits", -stuck[rank].beat["seconds"]))
+        standing = {rank: sign.beat["seconds"] + now - sign.heard for rank, sign in signs.items()}
+        first = min(signs, key=lambda rank: (signs[rank].beat["place"], -standing[rank]))
+        if standing[first] <= self.timeout.progress:
+            return None
         others = "; ".join(f"process {rank} is {sign.describe()}" for rank, sign in signs.items() if rank != first)
-        text = (
-            f"process {first} of {self.size} has made no progress for {stuck[first].beat['seconds']:.0f} s "
-            f"(timeout.progress is {self.timeout.progress:g}): it is {stuck[first].describe()}; {others}"
-        )
-        return {"text": text, "code": 1}
+        return {
+            "text": f"process {first} of {self.size} has made no progress for {standing[first]:.0f} s "
+            f"(timeout.progress is {self.timeout.progress:g}): it is {signs[first].describe()}; {others}",
+            "code": DEFECT,
+        }
 
     def end(self, verdict: Verdict, found_here: bool) -> None:
         """End this process, and let the others know if it was found here. Does not return."""

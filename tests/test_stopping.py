@@ -1,0 +1,47 @@
+"""Runs of real processes that are asked to stop, killed, frozen or broken: some cases of the matrix in `benchmarks/`.
+
+Each case is interfered with at a known place; the same command then goes on to the weights of an undisturbed run.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from stop_matrix import Case, Undisturbed, carry_out, cases
+
+CHOSEN = [
+    "SIGTERM in training | python",
+    "the file STOP while evaluating | python",
+    "SIGTERM to process 1 of two, which waits for the other, in training | accelerate launch x 2",
+    "SIGTERM to process 1 of two, which holds the other up, while evaluating | accelerate launch x 2",
+    "SIGTERM to the launcher in training | accelerate launch",
+    "SIGTERM to the launcher while evaluating | torchrun x 2, 3 restarts",
+    "SIGTERM twice at once | python",
+    "SIGINT twice | python",
+    "one Ctrl-C, of which the launcher dies | accelerate launch",
+    "grace period over, SIGTERM to process 1 | by hand x 2",
+    "SIGTERM to the loader workers alone | python",
+    "SIGKILL to process 0 in training | by hand x 2",
+    "SIGKILL to process 1 | torchrun x 2, 3 restarts",
+    "SIGSTOP to process 1 while evaluating | by hand x 2",
+    "process 1 hangs in training | by hand x 2",
+    "an error of the user's in process 0, in the loss | accelerate launch x 2",
+    "the loss of a sample is not a number | by hand x 2",
+]
+CASES = {f"{case.what} | {case.launcher}": case for case in cases()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    return Undisturbed(tmp_path_factory.mktemp("undisturbed"))
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_it_ends_as_promised_and_the_same_command_goes_on(name: str, undisturbed: Undisturbed, tmp_path: Path) -> None:
+    case: Case = CASES[name]
+    _, broken, said = carry_out(case, tmp_path / "case", undisturbed)
+    assert broken == [], said
