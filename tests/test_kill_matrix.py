@@ -7,9 +7,9 @@ from launching import ROOT, finished
 
 
 def test_a_run_that_is_killed_and_started_again_comes_to_the_same_weights() -> None:
-    """One process and two, one rank or both, twice each; the script compares weights, ledger and starts, and says so."""
+    """One process, and rank 0 of two, twice each; the script compares weights, ledger and starts, and says so."""
     script = str(ROOT / "benchmarks" / "kill_matrix.py")
-    result = finished([sys.executable, script, "--kills", "6", "--kills-per-run", "2", "--seed", "3"], 400, {})
+    result = finished([sys.executable, script, "--kills", "4", "--kills-per-run", "2", "--seed", "3"], 400, {})
     assert result.returncode == 0, result.stdout + result.stderr
     runs = re.search(r"(\d+) of (\d+) runs went on without help", result.stdout)
     assert runs is not None
@@ -20,7 +20,7 @@ def test_a_run_that_is_killed_and_started_again_comes_to_the_same_weights() -> N
         if line.startswith("| ")
         for cell in re.findall(r" (\d+) ", line)
     ]
-    assert sum(kills) >= 6
+    assert sum(kills) >= 4
 
 
 def test_a_run_that_moves_to_another_number_of_processes_sees_the_same_samples_and_comes_to_the_same_weights() -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ import pytest
 from launching import clean_environment
 
 from toolkit.run import fine_tune
+from toolkit.stopping import LAUNCHER_DIED, REQUESTS
 
 SECONDS = 120
 """A launch that takes longer hangs."""
@@ -85,8 +87,14 @@ def run_here(config_class: type, task: Callable[..., Any], arguments: Sequence[s
     output, errors = StringIO(), StringIO()
     if "--output" not in arguments:
         arguments = ["--output", str(folder), *arguments]
-    with redirect_stdout(output), redirect_stderr(errors), pytest.raises(SystemExit) as end:
-        fine_tune(config_class, task, arguments)
+    # Who was asked to stop ignores signals until its process ends, which here goes on.
+    handlers = {number: signal.getsignal(number) for number in (*REQUESTS, LAUNCHER_DIED)}
+    try:
+        with redirect_stdout(output), redirect_stderr(errors), pytest.raises(SystemExit) as end:
+            fine_tune(config_class, task, arguments)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     assert isinstance(end.value.code, int)
     return Outcome(end.value.code, output.getvalue(), errors.getvalue(), folder)
 

@@ -136,7 +136,8 @@ def read_manifest(folder: Path) -> Manifest:
         UserError: a newer version of the toolkit wrote it.
     """
     try:
-        content = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        text = (folder / "manifest.json").read_bytes()
+        content = json.loads(text)
     except FileNotFoundError:
         empty = folder.is_dir() and not any(folder.iterdir())
         raise DamagedError("the folder is empty" if empty else "it has no manifest.json") from None
@@ -149,8 +150,9 @@ def read_manifest(folder: Path) -> Manifest:
         )
     if not isinstance(content, dict) or set(content) != ENTRIES:
         raise DamagedError("its manifest.json is not that of a checkpoint")
+    unchanged = text == as_json(content)
     seal = content.pop("seal")
-    if seal != seal_of(content):
+    if seal != seal_of(content) or not unchanged:
         raise DamagedError("its manifest.json was changed: the seal does not fit")
     files = {name: SealedFile(**entry) for name, entry in content["files"].items()}
     return Manifest(content["step"], files, LedgerEnd(**content["ledger"]), content["previous"], seal)

@@ -219,18 +219,16 @@ def without_link(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def link_before(first: int, checkpoints: Iterable[CheckpointFound], record: Mapping[str, Any]) -> str | None:
     """Return the link that the first row of a ledger was made with, None if nothing tells it any more."""
-    if first == 1:
+    named = record.get("resumed_from")
+    if first == 1 or not isinstance(named, str):
         return ""
     ends = [found.manifest.ledger for found in checkpoints if found.manifest]
-    named = record.get("resumed_from")
-    if isinstance(named, str):
-        # The checkpoint of another run that this one goes on from, or the folder of that run.
-        places = [Path(named), *candidates(Path(named) / "checkpoints")]
-        for place in places:
-            try:
-                ends.append(replace(read_manifest(place).ledger, bytes=0))
-            except (DamagedError, UserError, *LOST):
-                continue
+    # The checkpoint of another run that this one goes on from, or the folder of that run.
+    for place in [Path(named), *candidates(Path(named) / "checkpoints")]:
+        try:
+            ends.append(replace(read_manifest(place).ledger, bytes=0))
+        except (DamagedError, UserError, *LOST):
+            continue
     return next((end.chain for end in ends if end.bytes == 0 and end.rows == first - 1), None)
 
 

@@ -73,8 +73,10 @@ class StopRequests:
         finally:
             signal.set_wakeup_fd(former_descriptor)
             for number, handler in former.items():
-                # Who was asked to stop is about to end: a second SIGTERM of an agent must not change the exit code.
-                signal.signal(number, signal.SIG_IGN if self.reason is not None else handler)
+                # Who was asked to stop is about to end: a second SIGTERM of an agent must not change the exit code. A notebook
+                # stays, and Ctrl-C has to work there.
+                ends = self.reason is not None and not hasattr(sys, "ps1")
+                signal.signal(number, signal.SIG_IGN if ends else handler)
             sending.close()
             listener.join()
             receiving.close()
