@@ -17,7 +17,7 @@ LAYERS = {
         "corpus export heads label_reading labelled_rows labelled_texts labels models texts tokenized_texts "
         "table_csv table_files table_folders table_hub table_json table_text tables"
     ),
-    4: "commands compare evidence recipe_file verify verify_resume",
+    4: "commands compare evidence findings recipe_file trials verify verify_checkpoints verify_ledger verify_resume",
 }
 LAYER_OF = {f"toolkit.{name}": layer for layer, names in LAYERS.items() for name in names.split()}
 

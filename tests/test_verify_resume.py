@@ -18,7 +18,8 @@ from trial import run_here
 from toolkit.commands import main
 from toolkit.errors import UserError
 from toolkit.run_folder import RunFolder
-from toolkit.verify_resume import Certificate, Trial, certify, verify_resume
+from toolkit.trials import Trial
+from toolkit.verify_resume import Certificate, certify, verify_resume
 
 STEPS = 24
 ARGUMENTS = ["--threads", "1", "--epochs", "null", "--steps", str(STEPS)]
