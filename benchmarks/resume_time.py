@@ -1,7 +1,7 @@
 """How long it takes to go on from step 100 and from step 1,000,000, beside Transformers' Trainer on the same data.
 
     python benchmarks/resume_time.py
-        5 rounds, 6 minutes on two cores
+        5 rounds, 3 minutes on two cores
 
 Both train a linear model on 24 million points that are computed, not stored, in batches of 16: a million steps are two thirds of
 an epoch. A real checkpoint is made at step 100; the one at step 1,000,000 is the same with another position (and, for the toolkit, a ledger

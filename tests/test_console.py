@@ -1,10 +1,12 @@
 """What a run says: a bar on a terminal, plain lines in a file, and nothing from the processes beside the main one."""
 
 import io
+import json
 import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from launching import TINY, clean_environment
@@ -65,3 +67,14 @@ def test_a_terminal_gets_a_bar_that_moves(tmp_path: object) -> None:
 def test_figures_and_durations() -> None:
     assert figures({"loss": 1.23456, "accuracy": 0.5}) == "loss 1.2346  accuracy 0.5000"
     assert [clock(seconds) for seconds in (5, 65, 3725)] == ["0:05", "1:05", "1:02:05"]
+
+
+def test_a_run_goes_on_where_nobody_reads_what_it_prints(tmp_path: Path) -> None:
+    """What `| tee log` comes to when tee dies of the Ctrl-C that was meant for the run."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [sys.executable, str(TINY), "--threads", "1", "--output", str(tmp_path / "run")]
+    done = subprocess.run(words, stdout=writing, stderr=writing, env=clean_environment(), timeout=120, check=False)
+    os.close(writing)
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))["status"] == "finished"

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 LAYERS = {
-    0: "activity cache columns command_line config cut diagnosis errors held_out order randomness reading schedules settings_file stopping",
+    0: "activity cache pipes columns command_line config cut diagnosis errors held_out order randomness reading schedules settings_file stopping",
     1: "loading losses metric_classes metrics optimizer optimizer_state scoring snapshot tally task",
     2: "checkpoint console launch ledger progress restarts run_folder runtime saving watch",
     3: (

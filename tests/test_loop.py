@@ -15,6 +15,7 @@ from launching import TINY, launch
 from safetensors.torch import load_file
 from tiny_recipe import Network, Sequences, Tiny, collate, task
 
+from toolkit.activity import Activity
 from toolkit.config import BatchConfig, OptimConfig
 from toolkit.errors import UserError
 from toolkit.ledger import LedgerRow, read_ledger
@@ -155,7 +156,7 @@ def test_a_step_that_fp16_skips_is_counted_and_the_run_goes_on() -> None:
     config, progress = Tiny(), Progress()
     order = ShuffledOrder(45, 8, 0)
     training: Any = SimpleNamespace(
-        runtime=SimpleNamespace(precision="fp16"), steps_per_epoch=6, config=config, order=order
+        runtime=SimpleNamespace(precision="fp16", doing=Activity()), steps_per_epoch=6, config=config, order=order
     )
     taken = StepTaken(2, StepValues(lambda: [4.0, float("inf")], 0.1), Tally(units=8, samples=8), 1.0, 0.0)
     unread = Unread(training, progress)

@@ -140,7 +140,9 @@ def test_an_optimizer_goes_on_to_the_same_weights(name: str, done: int, tmp_path
     packed, file = saved(model, optimizer, tmp_path)
     again.load_state_dict(model.state_dict())
     content = load_file(file)
-    restore_optimizer(restored, parameter_names(again), json.loads(packed), lambda key, device: content[key].to(device))
+    restore_optimizer(
+        restored, parameter_names(again), json.loads(packed), lambda key, like: content[key].to(like.device)
+    )
     for one, other in ((model, optimizer), (again, restored)):
         steps(one, other, range(done, done + 5))
     assert all(torch.equal(value, model.state_dict()[key]) for key, value in again.state_dict().items())
@@ -163,7 +165,7 @@ def test_tensors_are_named_by_their_parameter_and_not_by_its_number() -> None:
     packed, found = pack_optimizer(optimizer, names)
     assert sorted(found) == sorted(f"{name}/momentum_buffer" for name in names.values())
     restored = torch.optim.SGD(reversed(list(again.parameters())), lr=0.1, momentum=0.9)
-    restore_optimizer(restored, parameter_names(again), packed, lambda key, device: found[key].clone())
+    restore_optimizer(restored, parameter_names(again), packed, lambda key, like: found[key].clone())
     again.load_state_dict(model.state_dict())
     for one, other in ((model, optimizer), (again, restored)):
         steps(one, other, range(3, 6))

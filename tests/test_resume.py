@@ -1,11 +1,13 @@
 """A run that was stopped goes on with the same command to the numbers of one that was left alone, bit for bit."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from resuming import (
@@ -21,11 +23,14 @@ from resuming import (
     stopping,
     undisturbed,
 )
-from safetensors.torch import load_file
-from tiny_recipe import task
+from safetensors.torch import load_file, save_file
+from tiny_recipe import Network, Tiny, task
 from trial import state_of
 
 from toolkit.checkpoint import folder_name, inspect
+from toolkit.launch import agent
+from toolkit.resume import begun_anew
+from toolkit.task import Batch, Task
 
 # Two epochs of six steps; checkpoints and evaluations at other steps than the ends of epochs.
 OFTEN = ("--checkpoint.every", "5", "--evaluate.every", "4", "--checkpoint.keep", "9")
@@ -212,7 +217,8 @@ def test_a_run_goes_back_to_an_older_checkpoint_of_its_own_and_then_on(
     first.says("going on after step 5", f"what this folder held of the run so far was moved to {folder / 'former'}")
     assert (first.code, first.record["step"], first.record["resumed_from"]) == (75, 9, str(checkpoint))
     (former,) = (folder / "former").iterdir()
-    assert (steps_sealed(former), len(rows_of(former / "ledger.jsonl"))) == ([7, 4], 7)
+    # Step 4 is of this course too.
+    assert (steps_sealed(former), len(rows_of(former / "ledger.jsonl"))) == ([7], 7)
     second = run(folder, *command).done().says("going on after step 9")
     assert "moved" not in second.output
     assert numbers(folder) == undisturbed("--evaluate.every", "4")
@@ -323,3 +329,94 @@ def test_what_changes_no_number_may_change_at_every_start(tmp_path: Path) -> Non
     for name, tensor in load_file(folder / "model" / "model.safetensors").items():
         wanted = np.frombuffer(expected.weights[name]).reshape(tensor.shape)
         assert np.linalg.norm(tensor.numpy() - wanted) <= 1e-12 * np.linalg.norm(wanted)
+
+
+def transposed(config: Tiny) -> Task:
+    """Return the task with a weight that lies in memory column by column."""
+
+    def model(runtime: Any) -> torch.nn.Module:
+        network = Network("none")
+        network.inner.weight = torch.nn.Parameter(network.inner.weight.detach().t().contiguous().t())
+        assert not network.inner.weight.is_contiguous()
+        return network
+
+    def export(module: torch.nn.Module, folder: Path, card: Any) -> None:
+        folder.mkdir()
+        save_file(
+            {name: tensor.contiguous() for name, tensor in module.state_dict().items()}, folder / "model.safetensors"
+        )
+
+    return replace(task(config), model=model, export=export)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_averages_come_back_as_their_parameter_lies_in_memory(optimizer: str, tmp_path: Path) -> None:
+    """Fused optimizers take no notice of strides."""
+    command = [*OFTEN, "--optim.name", optimizer]
+    whole = run(tmp_path / "whole", *command, build=transposed).done()
+    folder = tmp_path / "run"
+    assert run(folder, *command, build=stopping(folder, training=8, build=transposed)).code == 75
+    run(folder, *command, build=transposed).done().says("going on after step 7")
+    assert numbers(folder) == numbers(whole.folder)
+
+
+def test_a_step_that_was_left_out_is_still_listed_after_a_death(tmp_path: Path) -> None:
+    folder, command = tmp_path / "run", [*OFTEN, "--optim.nonfinite", "skip"]
+
+    def broken(dies: bool) -> Build:
+        calls = [0]
+
+        def built(config: Tiny) -> Task:
+            made = task(config)
+
+            def loss(model: Any, batch: Batch) -> torch.Tensor:
+                calls[0] += torch.is_grad_enabled()
+                if dies and calls[0] == 8:
+                    raise ZeroDivisionError
+                # The first call is the trial before the first step.
+                return made.loss(model, batch) * (float("nan") if dies and calls[0] == 3 else 1.0)
+
+            return replace(made, loss=loss)
+
+        return built
+
+    assert run(folder, *command, build=broken(dies=True)).code == 1
+    outcome = run(folder, *command, build=broken(dies=False)).done().says("going on after step 5")
+    assert outcome.record["skipped"] == 1
+    (entry,) = outcome.record["nonfinite"]
+    assert (entry["step"], len(entry["samples"])) == (2, 8)
+
+
+def test_a_checkpoint_of_its_own_that_waits_for_its_evaluation_by_another_spelling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["--checkpoint.every", "5", "--evaluate.every", "5", "--checkpoint.keep", "9"]
+    folder = stopped(tmp_path / "run", 7, *command)
+    monkeypatch.chdir(tmp_path)
+    run(folder, *command, "--resume", "run/checkpoints/step-000005").done().says("going on after step 5")
+    assert numbers(folder) == undisturbed("--evaluate.every", "5")
+
+
+def test_a_finished_run_whose_metric_is_no_number_is_reported(tmp_path: Path) -> None:
+    class NoNumber:
+        def add_batch(self, predictions: Any, references: Any) -> None:
+            """Take nothing."""
+
+        def compute(self) -> dict[str, float]:
+            return {"score": float("nan")}
+
+    def build(config: Tiny) -> Task:
+        return replace(task(config), metrics=[lambda cache_dir: NoNumber()], baseline=None)
+
+    assert run(tmp_path / "run", build=build).done().record["metrics"]["score"] is None
+    run(tmp_path / "run", build=build).done().says("this run is finished", "nan")
+
+
+def test_an_agent_that_starts_never_again_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What began anew once does not begin anew at each restart."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    mine = agent()
+    assert mine is not None
+    for count, starter, goes_on in (("1", mine, True), ("0", mine, False), ("1", "another", False), ("1", None, False)):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)
+        assert begun_anew({"started_by": starter}) is goes_on

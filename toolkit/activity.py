@@ -28,6 +28,6 @@ class Activity:
 
     def __call__(self, what: str, step: int | None = None, patient: bool = False) -> None:
         former, number = self.doing.place
-        # What belongs to no step, such as an evaluation, comes after the step before.
-        place = (step, 0) if step is not None and step != former else (former, number + 1)
+        # What belongs to no step, such as an evaluation, comes after the step before; nobody goes back.
+        place = (step, 0) if step is not None and step > former else (former, number + 1)
         self.doing = Doing(what, step, patient, monotonic(), place)

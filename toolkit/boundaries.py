@@ -59,10 +59,22 @@ def conclude(training: Training, progress: Progress, done: int) -> Evaluation:
     return evaluation
 
 
+def evaluate_again(training: Training, progress: Progress) -> Evaluation:
+    """Evaluate where no step is left and the row of the last one has its metrics: only the result still needs them."""
+    if training.task.evaluate is None:
+        return Evaluation({})
+    evaluation = evaluate(training.task, training.config, training.runtime, training.model, baseline=True)
+    return evaluation or stop_here(training, progress, training.total_steps)
+
+
 def save(training: Training, progress: Progress, done: int) -> None:
     """Begin a checkpoint of this moment in the main process, unless this step has one."""
-    training.runtime.doing("copying the state for a checkpoint", done)
-    saver = progress.saver
+    doing, saver = training.runtime.doing, progress.saver
+    # A slow disk is no hang.
+    doing("waiting until the checkpoint before is written", done, patient=True)
+    if saver is not None:
+        saver.wait()
+    doing("copying the state for a checkpoint", done)
     # Rows that could not be written would be missing from its ledger.
     if saver is None or saver.begun == done or progress.in_trouble:
         return

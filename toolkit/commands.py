@@ -46,7 +46,7 @@ def add_status(commands: Any) -> None:
     status = commands.add_parser(
         "status",
         help="tell how a run stands; the exit code is the run's own",
-        description="Tell how a run stands. Exit code: 0 finished or running, 2 refused (the user can fix it), "
+        description="Tell how a run stands. Exit code: 0 finished or running, 2 ended by something that the user can fix, "
         "75 stopped on request, 1 failed or died. A launcher turns every code but 0 into 1: ask here instead.",
     )
     status.add_argument("run", type=Path, help="the run folder, such as runs/classify")

@@ -8,9 +8,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from toolkit import pipes
 from toolkit.ledger import LedgerRow
 
 SECONDS_BETWEEN_LINES = 5.0
+
+
+class PatientConsole(Console):
+    """A console that goes on where nobody reads any more; rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Go quiet."""
+        self.quiet = True
+        pipes.go_quiet(sys.stdout)
 
 
 class Voice:
@@ -18,7 +28,7 @@ class Voice:
 
     def __init__(self, is_main: bool) -> None:
         self.is_main = is_main
-        self.console = Console(file=sys.stdout, soft_wrap=True, highlight=False)
+        self.console = PatientConsole(file=sys.stdout, soft_wrap=True, highlight=False)
 
     @property
     def is_terminal(self) -> bool:
@@ -29,7 +39,7 @@ class Voice:
         """Print a line."""
         if self.is_main:
             self.console.print(text, markup=False)
-            sys.stdout.flush()
+            pipes.flush()
 
     def facts(self, title: str, facts: Mapping[str, str]) -> None:
         """Print a title and, below it, names with their texts in two columns."""
@@ -51,7 +61,7 @@ class Voice:
         for row in rows:
             table.add_row(*row)
         self.console.print(table, soft_wrap=False)
-        sys.stdout.flush()
+        pipes.flush()
 
 
 class Display:

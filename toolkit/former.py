@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+from toolkit.checkpoint import step_of
 from toolkit.resume import Start
 from toolkit.run_folder import RunFolder, now
 
@@ -18,6 +19,9 @@ def make_way(folder: RunFolder, start: Start) -> str | None:
         path.rename(free_name(path.with_name(f"{path.name}.damaged")))
     if not start.sets_aside:
         return None
+    if start.named is None and folder.record().get("resumed_from") is not None:
+        # It begins at its first step, also where it dies in the midst of this.
+        folder.update(resumed_from=None)
     own = start.checkpoint is not None and start.checkpoint.resolve().parent == folder.checkpoints.resolve()
     return set_aside(folder, start.checkpoint if own else None)
 
@@ -29,7 +33,8 @@ def set_aside(folder: RunFolder, keep: Path | None) -> str | None:
     place = free_name(folder.path / "former" / now().replace(":", ""))
     place.mkdir(parents=True)
     if keep is None:
-        for path in (folder.ledger_file, folder.checkpoints):
+        # Without checkpoints a ledger is begun anew; checkpoints without a ledger would be refused.
+        for path in (folder.checkpoints, folder.ledger_file):
             if path.exists():
                 path.rename(place / path.name)
     else:
@@ -38,7 +43,8 @@ def set_aside(folder: RunFolder, keep: Path | None) -> str | None:
             shutil.copy2(folder.ledger_file, place)
         (place / folder.checkpoints.name).mkdir()
         for path in folder.checkpoints.iterdir():
-            if path.name != keep.name:
+            # Older ones are of this course, and one of them may be the best.
+            if step_of(path) > step_of(keep):
                 path.rename(place / folder.checkpoints.name / path.name)
     return f"what this folder held of the run so far was moved to {place}"
 

@@ -11,7 +11,7 @@ from time import perf_counter
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 
-from toolkit.boundaries import conclude, pause, stop_here
+from toolkit.boundaries import conclude, evaluate_again, pause, stop_here
 from toolkit.evaluation import Evaluation
 from toolkit.loading import LoadedMicroBatch, started
 from toolkit.progress import Progress
@@ -34,6 +34,8 @@ def train(training: Training, progress: Progress) -> Evaluation:
     if training.standing.pending is not None:
         # The run ended before this evaluation had.
         evaluation = conclude(training, progress, training.first_step)
+    elif training.first_step == training.total_steps:
+        evaluation = evaluate_again(training, progress)
     begun = perf_counter()
 
     for step, micro_batches, waited in global_batches(training):

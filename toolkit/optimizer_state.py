@@ -90,9 +90,9 @@ def restore_optimizer(
     packed: Packed,
     tensor: Callable[..., torch.Tensor],
 ) -> None:
-    """Put a packed state back; `tensor(name, device=...)` returns one, on the device of its parameter."""
+    """Put a packed state back; `tensor(name, like=...)` returns one on the device of its parameter, laid out as that is."""
     for parameter, name in names.items():
         if name in packed["states"]:
-            optimizer.state[parameter] = unpack(packed["states"][name], partial(tensor, device=parameter.device))
+            optimizer.state[parameter] = unpack(packed["states"][name], partial(tensor, like=parameter))
     for group, saved in zip(optimizer.param_groups, packed["groups"], strict=True):
-        group.update(unpack(saved, partial(tensor, device=torch.device("cpu"))))
+        group.update(unpack(saved, partial(tensor, like=torch.empty(()))))

@@ -63,9 +63,12 @@ def restore(start: Start, model: torch.nn.Module, optimizer: torch.optim.Optimiz
             reader.read_into(WEIGHTS, name, place)
     shapes = runtime.on_main(lambda: reader.shapes(OPTIMIZER))
 
-    def tensor(name: str, device: torch.device) -> torch.Tensor:
+    def tensor(name: str, like: torch.Tensor) -> torch.Tensor:
         shape, dtype = shapes[name]
-        place = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+        place = torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
+        if place.shape == like.shape:
+            # Fused optimizers walk through memory: their averages have to lie as the parameter does, transposed or not.
+            place = torch.empty_like(like, dtype=place.dtype, memory_format=torch.preserve_format)
         reader.read_into(OPTIMIZER, name, place)
         return place
 

@@ -1,5 +1,6 @@
 """Going on from a checkpoint: which one, and whether it fits this run."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from toolkit.checkpoint import DamagedError, Manifest, inspect, read_state, seal
 from toolkit.config import Config, changes_numbers
 from toolkit.diagnosis import show
 from toolkit.errors import UserError
+from toolkit.launch import agent
 from toolkit.ledger import LedgerEnd, check_end
 from toolkit.run_folder import RunFolder
 from toolkit.settings_file import as_mapping, differing
@@ -59,10 +61,10 @@ def choose_start(folder: RunFolder, config: Config, precision: str) -> Start:
         UserError: there are checkpoints and none is valid, or the one that was named does not fit.
     """
     record = folder.record()
-    if config.resume == "never":
+    if config.resume == "never" and not begun_anew(record):
         return Start(sets_aside=True)
     former = record.get("resumed_from")
-    if config.resume != "auto" and former != str(Path(config.resume).resolve()):
+    if config.resume not in ("auto", "never") and former != str(Path(config.resume).resolve()):
         return start_at(Path(config.resume), folder, config, precision)
     found, passed_over = newest_valid(folder.checkpoints)
     if found is None:
@@ -91,6 +93,12 @@ def choose_start(folder: RunFolder, config: Config, precision: str) -> Start:
         remarks=tuple(passed_over),
         damaged=tuple(other for other in sealed_folders(folder.checkpoints) if step_of(other) > manifest.step),
     )
+
+
+def begun_anew(record: Mapping[str, Any]) -> bool:
+    """Return whether an agent started this process again after the run had begun anew: from there on it goes on."""
+    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    return again and record.get("started_by") is not None and record["started_by"] == agent()
 
 
 def newest_valid(parent: Path) -> tuple[tuple[Path, Manifest] | None, list[str]]:

@@ -9,7 +9,7 @@ from toolkit.errors import SharedUserError
 from toolkit.ledger import LedgerRow
 from toolkit.progress import Progress
 from toolkit.tally import Tally
-from toolkit.training import Training
+from toolkit.training import Training, with_samples
 
 NAMED_SAMPLES = 40
 # A gradient scaler halves its scale at each overflow: after so many in a row no scale is left to try.
@@ -76,10 +76,10 @@ class Unread:
         norm, counts = taken.values.read()[1], taken.agreed
         self.skips = 0 if isfinite(norm) else self.skips + 1
         if not isfinite(norm) and self.is_news():
-            ids = sorted(self.training.order.global_batch(taken.step).tolist())
-            self.progress.nonfinite.append({"step": taken.step + 1, "samples": ids})
+            entry = with_samples(taken.step + 1, self.training.order)
+            self.progress.nonfinite.append(entry)
             if self.training.config.optim.nonfinite == "stop":
-                raise SharedUserError(self.told(taken.step, norm, ids))
+                raise SharedUserError(self.told(taken.step, norm, entry["samples"]))
         return LedgerRow(
             step=taken.step + 1,
             epoch=(taken.step + 1) / self.training.steps_per_epoch,
@@ -104,6 +104,7 @@ class Unread:
         """Name the step, its samples and the last good checkpoint."""
         rest = len(ids) - NAMED_SAMPLES
         more = f" and {rest:,} more (all are in run.json, nonfinite)" if rest > 0 else ""
+        self.training.runtime.doing("waiting until the checkpoint before is written", step + 1, patient=True)
         saved = self.progress.newest_checkpoint()
         return (
             f"the gradient of step {step + 1:,} is not finite (its norm is {norm}); the weights were not changed by it. "

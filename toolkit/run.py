@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from toolkit import pipes
 from toolkit.config import Config
 from toolkit.errors import DEFECT, DONE, STOPPED, USER_CAN_FIX, LoneUserError, Preempted, UserError
 
@@ -56,20 +57,20 @@ def fine_tune(
         code = USER_CAN_FIX
     except Preempted as stop:
         if is_main_process():
-            print(
+            pipes.tell(
                 f"\n{recipe}: stopped on request ({stop.reason}) after step {stop.step:,}, which has a sealed checkpoint; "
-                f"{next_command(config)} from there"
+                f"{next_command(config)} from there",
+                sys.stdout,
             )
         code = STOPPED
     except KeyboardInterrupt:
         if is_main_process():
-            print(f"\n{recipe}: interrupted before anything was begun", file=sys.stderr)
+            pipes.tell(f"\n{recipe}: interrupted before anything was begun", sys.stderr)
         code = DEFECT
     except Exception:
         traceback.print_exc()
         code = DEFECT
-    sys.stdout.flush()
-    sys.stderr.flush()
+    pipes.flush()
     sys.exit(code)
 
 
@@ -147,5 +148,5 @@ def report(recipe: str, config: Config | None, error: UserError) -> None:
         from toolkit.run_folder import leave_word_of_refusal
 
         leave_word_of_refusal(Path(config.output), error.problems)
-    sys.stdout.flush()
-    print("\n".join(["", f"{recipe} can't go on:", *(f"  - {problem}" for problem in error.problems)]), file=sys.stderr)
+    pipes.flush()
+    pipes.tell("\n".join(["", f"{recipe} can't go on:", *(f"  - {problem}" for problem in error.problems)]), sys.stderr)

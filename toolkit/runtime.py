@@ -3,6 +3,7 @@
 import gc
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, cast
@@ -164,11 +165,14 @@ class Runtime:
         self.accelerator.free_memory()
         gc.collect()
         self.watch.leave()
-        if self.control is not None:
-            torch.distributed.barrier(group=self.control)
+        # A process that was killed meanwhile is missed by nobody: what the run came to is written down.
+        with suppress(RuntimeError):
+            if self.control is not None:
+                torch.distributed.barrier(group=self.control)
         self.watch.close()
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+        with suppress(RuntimeError):
+            if torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()
 
 
 def start_runtime(config: Config) -> Runtime:

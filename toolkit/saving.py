@@ -60,8 +60,8 @@ class Saver:
 
         A failure is kept in `failure`: the processes have to agree to stop for it.
         """
-        started = perf_counter()
         self.wait()
+        started = perf_counter()
         if self.failure is None:
             self.begun = step
             try:
@@ -111,8 +111,10 @@ class Saver:
     def wait(self) -> None:
         """Wait until no checkpoint is being written."""
         if self.thread is not None:
+            started = perf_counter()
             self.thread.join()
             self.thread = None
+            self.stood_still += perf_counter() - started
 
     def take_time(self) -> float:
         """Return the seconds for which training stood still since the last call."""

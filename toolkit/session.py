@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from toolkit import pipes
 from toolkit.checkpoint import digest_of_file
 from toolkit.config import Config
 from toolkit.console import Display, Voice, clock
@@ -146,9 +147,10 @@ class Session:
             total_steps=training.total_steps,
             # The same command again goes on from the newest checkpoint, not from what it names.
             resumed_from=start.named or former.get("resumed_from"),
-            repeated=former.get("repeated", 0) + start.repeated,
+            repeated=(0 if start.sets_aside else folder.record().get("repeated", 0)) + start.repeated,
+            started_by=agent(),
             seconds=former.get("seconds", {}),
-            nonfinite=[entry for entry in former.get("nonfinite", []) if entry["step"] <= start.step],
+            nonfinite=self.progress.nonfinite,
             plan=facts,
         )
 
@@ -160,7 +162,7 @@ class Session:
         saver = Saver(self.folder, ledger, training.config.checkpoint.keep, pinned=self.runtime.device.type == "cuda")
         saver.tidy()
         saver.previous = start.seal
-        if start.checkpoint is not None and start.checkpoint.parent == self.folder.checkpoints:
+        if start.checkpoint is not None and start.checkpoint.resolve().parent == self.folder.checkpoints.resolve():
             saver.begun = saver.newest = start.step
         saver.best = training.standing.best.step if training.standing.best else None
         progress.ledger, progress.saver = ledger, saver
@@ -195,7 +197,7 @@ class Session:
             metrics=result.metrics,
             baseline=result.baseline,
             skipped=progress.skipped,
-            nonfinite=self.nonfinite(),
+            nonfinite=self.progress.nonfinite,
             ledger=asdict(progress.ledger.end),
             seconds=self.seconds(),
             ended=now(),
@@ -210,11 +212,6 @@ class Session:
             "preparing": former.get("preparing", 0.0) + self.preparing,
             "training": former.get("training", 0.0) + training,
         }
-
-    def nonfinite(self) -> list[dict[str, Any]]:
-        """Return the steps whose gradient was not finite, with their samples, of all starts."""
-        former = self.folder.record().get("nonfinite", [])
-        return [*former, *(entry for entry in self.progress.nonfinite if entry not in former)]
 
     def record_end(self, error: BaseException) -> None:
         """Write down why this start did not finish the run, in the main process.
@@ -243,7 +240,7 @@ class Session:
             reason=reason,
             agent=agent(),
             seconds=self.seconds(),
-            nonfinite=self.nonfinite(),
+            nonfinite=self.progress.nonfinite,
             ended=now(),
         )
         self.folder.stop_file.unlink(missing_ok=True)
@@ -251,7 +248,12 @@ class Session:
     def record_failure(self, *problems: str, code: int = DEFECT, agent: str | None = None) -> None:
         """Write down why the run did not finish, and with which exit code; `agent` is the one that may not start it again."""
         self.folder.update(
-            status="failed", code=code, problems=list(problems), agent=agent, nonfinite=self.nonfinite(), ended=now()
+            status="failed",
+            code=code,
+            problems=list(problems),
+            agent=agent,
+            nonfinite=self.progress.nonfinite,
+            ended=now(),
         )
 
     def end_at_once(self, reason: str, expired: bool) -> None:
@@ -269,7 +271,7 @@ class Session:
                 with suppress(OSError):
                     self.record_failure(text, code=code)
             if not verdict.get("told"):
-                print(f"\n{self.recipe} can't go on:\n  - {text}; {left}", file=sys.stderr, flush=True)
+                pipes.tell(f"\n{self.recipe} can't go on:\n  - {text}; {left}", sys.stderr)
             return code
         code = STOPPED if verdict.get("expired") and sealed else DEFECT
         with suppress(OSError):
@@ -278,7 +280,7 @@ class Session:
             else:
                 # An agent does not start again what was asked to stop.
                 self.record_failure(f"ended at once: {text}", agent=agent())
-        print(f"\n{self.recipe}: ended at once ({text}); {left}", file=sys.stderr, flush=True)
+        pipes.tell(f"\n{self.recipe}: ended at once ({text}); {left}", sys.stderr)
         return code
 
 

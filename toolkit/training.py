@@ -77,12 +77,18 @@ class Training:
         return True
 
 
+def with_samples(step: int, order: ShuffledOrder) -> dict[str, Any]:
+    """Return a step, counted from 1, with the ids of its samples, as run.json lists it."""
+    return {"step": step, "samples": sorted(order.global_batch(step - 1).tolist())}
+
+
 def state_of(training: Training, progress: Progress) -> dict[str, Any]:
     """Return what a checkpoint says of the run in JSON: everything but the optimizer's own."""
     accelerator, standing = training.runtime.accelerator, training.standing
     return {
         "total_steps": training.total_steps,
         "skipped": progress.skipped,
+        "nonfinite": [entry["step"] for entry in progress.nonfinite],
         "pending": vars(standing.pending) if standing.pending else None,
         "best": vars(standing.best) if standing.best else None,
         "scaler": accelerator.scaler.state_dict() if accelerator.scaler is not None else None,
@@ -95,6 +101,7 @@ def state_of(training: Training, progress: Progress) -> dict[str, Any]:
 def take_state(training: Training, progress: Progress, state: dict[str, Any]) -> None:
     """Put back what `state_of` returned."""
     progress.skipped = state["skipped"]
+    progress.nonfinite = [with_samples(step, training.order) for step in state["nonfinite"]]
     standing = training.standing
     standing.pending = LedgerRow(**state["pending"]) if state["pending"] else None
     # By another rule, what was the best so far is no measure.

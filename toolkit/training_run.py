@@ -1,5 +1,6 @@
 """A run, together with all other processes of it: claim the folder, carry the run on, or evaluate what it saved."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any, TypeVar
 
 from toolkit.config import Config
 from toolkit.console import Voice
-from toolkit.errors import LoneUserError, Preempted, SharedUserError, UserError
+from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluation import evaluate
 from toolkit.launch import launched
 from toolkit.preparation import build_model
@@ -70,7 +71,13 @@ def train_in_folder(
     session = Session(folder, runtime, recipe)
     with runtime.stop.listening(session.end_at_once, launched=launched()):
         try:
-            return session.carry_on(config, build_task, voice)
+            result = session.carry_on(config, build_task, voice)
+            runtime.watch.settled = DONE
+            return result
+        except Preempted as stop:
+            session.record_end(stop)
+            runtime.watch.settled = STOPPED
+            raise
         except BaseException as error:
             # If it came because another process died, the watch says so and this does not return.
             runtime.watch.explain(error)
@@ -86,7 +93,13 @@ def claim(folder: RunFolder, config: Config, precision: str) -> Result | None:
     Raises:
         UserError: the folder belongs to another run or to something else; nothing in it was changed.
     """
-    if folder.is_new():
+    try:
+        new = folder.is_new()
+    except OSError as error:
+        raise UserError(
+            f"the run folder {folder.path} can't be read ({error.strerror}); give another one with --output"
+        ) from None
+    if new:
         folder.claim()
         return None
     if not folder.config_file.is_file() or not folder.record():
@@ -117,7 +130,11 @@ def finished_result(folder: RunFolder) -> Result | None:
     record = folder.record()
     if record.get("status") != "finished":
         return None
-    return Result(record["metrics"], record["baseline"], record["step"], folder.path)
+    metrics, baseline = (
+        {name: math.nan if value is None else value for name, value in record[key].items()}
+        for key in ("metrics", "baseline")
+    )
+    return Result(metrics, baseline, record["step"], folder.path)
 
 
 def evaluate_saved(

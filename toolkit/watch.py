@@ -31,6 +31,7 @@ MISSED_BEATS = 3
 # A process that was asked to stop may be killed soon: it does not wait longer than this for one that is silent.
 SECONDS_WHEN_STOPPING = 10.0
 SECONDS_TO_EXPLAIN = 15.0
+SECONDS_FOR_LAST_WORDS = 5.0
 # What gloo and NCCL say when another process is gone. (They raise RuntimeErrors of many kinds.)
 LOST = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection refused|timed out|gloo|nccl|socket", re.IGNORECASE
@@ -88,6 +89,8 @@ class Watch:
         """Whether the run was asked to stop."""
         self.last_words: Callable[[Verdict], int] = say_aloud
         """Tells the run folder why the run ends, and the user too unless somebody did; returns the exit code."""
+        self.settled: int | None = None
+        """The exit code, once the end of the run is written down."""
         self.signs: dict[int, Sign] = {}
         self.count = 0
         self.contact = monotonic()
@@ -179,11 +182,9 @@ class Watch:
         """Return the verdict if the process that has come least far, which all others wait for, stands still for too long."""
         now = monotonic()
         signs = {0: Sign(json.loads(self.own_beat()), now), **self.signs}
-        if any(sign.beat["patient"] for sign in signs.values()):
-            return None
         standing = {rank: sign.beat["seconds"] + now - sign.heard for rank, sign in signs.items()}
         first = min(signs, key=lambda rank: (signs[rank].beat["place"], -standing[rank]))
-        if standing[first] <= self.timeout.progress:
+        if signs[first].beat["patient"] or standing[first] <= self.timeout.progress:
             return None
         others = "; ".join(f"process {rank} is {sign.describe()}" for rank, sign in signs.items() if rank != first)
         return {
@@ -199,16 +200,27 @@ class Watch:
         code, main_is_silent = int(verdict["code"]), self.rank > 0 and "silent" in verdict
         if found_here and not main_is_silent:
             self.tell(verdict)
+        if self.settled is not None:
+            # What the run came to is written down already; it was only leaving.
+            os._exit(self.settled)
         if self.rank == 0 or (
             found_here and main_is_silent and (self.rank == 1 or os.environ.get("LOCAL_RANK") == "0")
         ):
-            code = self.last_words(verdict)
+            code = self.say_last(verdict)
         if "silent" in verdict:
             kill_frozen(verdict["silent"])
         if self.rank == 0 and self.size > 1:
             # The store lives here: the others have to hear of it first.
             sleep(2 * self.interval)
         os._exit(code)
+
+    def say_last(self, verdict: Verdict) -> int:
+        """Say the last words, and return the exit code; a disk that does not answer delays the end by a few seconds at most."""
+        found: list[int] = []
+        speaker = threading.Thread(target=lambda: found.append(self.last_words(verdict)), daemon=True)
+        speaker.start()
+        speaker.join(SECONDS_FOR_LAST_WORDS)
+        return found[0] if found else int(verdict["code"])
 
     def tell(self, verdict: Verdict) -> None:
         """Leave word for all processes that the run ends."""
