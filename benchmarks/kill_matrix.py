@@ -47,6 +47,7 @@ OFTEN = {
     "in the optimizer step": 10,
     "ledger row": 10,
 }
+LATE = ("last step", "writing the model")
 MAIN_ONLY = ("begin", "checkpoint", "copying", "ledger", "writing")
 VICTIMS = ("the only process", "rank 0 of 2", "rank 1 of 2", "both of 2")
 
@@ -77,12 +78,15 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--kills-per-run", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--phases", nargs="+", metavar="PHASE", choices=[*PHASES, RANDOM], default=[], help="only these"
+    )
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)
     tally = Tally()
     with TemporaryDirectory() as place:
         undisturbed = {processes: run_undisturbed(processes, Path(place)) for processes in (1, 2)}
-        plan = cases(draw, arguments.kills_per_run)
+        plan = cases(draw, arguments.kills_per_run, arguments.phases)
         while tally.kills.total() < arguments.kills:
             kill_and_compare(next(plan), undisturbed, Path(place) / f"run-{tally.runs}", tally, draw)
             print(f"{tally.kills.total()} kills, {tally.runs} runs, {len(tally.wrong)} wrong", file=sys.stderr)
@@ -92,7 +96,7 @@ def main() -> None:
         f"undisturbed run, bit for bit, each step once in the ledger; {tally.repeated} steps were done again, and "
         f"{tally.missed} starts ended before they came to the place where they were to be killed.\n"
     )
-    phases = [*PHASES, RANDOM]
+    phases = arguments.phases or [*PHASES, RANDOM]
     print(
         table(
             ["killed", *VICTIMS],
@@ -108,7 +112,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def cases(draw: random.Random, kills_per_run: int) -> Iterator[tuple[str, list[str]]]:
+def cases(draw: random.Random, kills_per_run: int, only: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield (victim, phases at which one run is killed), so that all phases come up equally often for each victim."""
     decks: dict[str, list[str]] = {victim: [] for victim in VICTIMS}
     while True:
@@ -118,10 +122,12 @@ def cases(draw: random.Random, kills_per_run: int) -> Iterator[tuple[str, list[s
                 if not decks[victim]:
                     decks[victim] = [p for p in PHASES if victim != "rank 1 of 2" or not p.startswith(MAIN_ONLY)]
                     decks[victim] += [RANDOM] * (len(decks[victim]) // 3)
+                    if only:
+                        decks[victim] = [phase for phase in decks[victim] if phase in only]
                     draw.shuffle(decks[victim])
                 chosen.append(decks[victim].pop())
-            # The model is written once, at the end.
-            yield victim, sorted(chosen, key=lambda phase: phase == "writing the model")
+            # These come once, at the end.
+            yield victim, sorted(chosen, key=lambda phase: LATE.index(phase) if phase in LATE else -1)
 
 
 def kill_and_compare(
@@ -143,7 +149,8 @@ def kill_and_compare(
         if phase == RANDOM:
             killed, said = kill_from_outside(processes, folder, victim, moment)
         else:
-            time_of_it = draw.randint(1, OFTEN.get(phase, 2))
+            # The last step comes once.
+            time_of_it = draw.randint(1, OFTEN.get(phase, 1 if phase in LATE else 2))
             story.append(f"{phase}:{time_of_it}")
             killed, said = kill_from_inside(processes, folder, victim, f"{phase}:{time_of_it}")
         tally.wrong += [f"{folder.name}: {problem}" for problem in wrong_start(expected, said)]

@@ -30,6 +30,8 @@ PHASES = {
     "begin": "before the first step: between run.json and config.yaml",
     "agreeing with the others": "agreeing with the others",
     "waiting for data": "waiting for data",
+    "epoch edge": "at the epoch edge: waiting for the first batch of the next one",
+    "last step": "at the last step: in its forward pass",
     "in the forward pass": "in the forward pass",
     "in the backward pass": "in the backward pass",
     "between micro-batches": "between micro-batches",
@@ -51,6 +53,10 @@ PHASES = {
     "ledger row": "in the middle of a ledger row",
     "writing the model": "after the last step: writing the model",
 }
+
+
+# 211 samples in batches of 16, three epochs.
+STEPS, EDGES = 42, (15, 29)
 
 
 @dataclass(frozen=True)
@@ -105,9 +111,13 @@ def listen(counter: Counter) -> None:
     tell = Activity.__call__
     former = ""
 
-    def told(self: Activity, what: str, *rest: Any, **more: Any) -> None:
+    def told(self: Activity, what: str, step: int | None = None, *rest: Any, **more: Any) -> None:
         nonlocal former
-        tell(self, what, *rest, **more)
+        tell(self, what, step, *rest, **more)
+        if what == "waiting for data" and step in EDGES:
+            counter.reached("epoch edge")
+        if what == "in the forward pass" and step == STEPS:
+            counter.reached("last step")
         if former == "in the backward pass" and what == "in the forward pass":
             counter.reached("between micro-batches")
         former = what
