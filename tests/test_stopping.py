@@ -11,7 +11,8 @@ from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from stop_matrix import Case, Undisturbed, carry_out, cases
+from stop_cases import Case, cases
+from stop_matrix import Undisturbed, carry_out
 
 CHOSEN = [
     "SIGTERM in training | python",
