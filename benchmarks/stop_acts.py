@@ -1,21 +1,56 @@
-"""What `stop_matrix.py` does to a run: signals to launchers and processes, and waiting for the right moment."""
+"""What a case of `stop_matrix.py` is, and what is done to a run: signals, and waiting for the right moment."""
 
 import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from stopped_runs import (
-    ACCELERATE,
-    Start,
-)
+from stopped_runs import ACCELERATE, Job, Launcher, Start, Trouble
 
 TERM, INT, USR1, KILL, FREEZE = signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGKILL, signal.SIGSTOP
 PROGRESS = 3
 """Seconds of timeout.progress where it matters."""
+STEPS = 120
+TRAINING, EVALUATION = Trouble(), Trouble("evaluation", at=6)
+SILENCE = 5
+"""Seconds of timeout.silence."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to interfere, and what is promised to come of it."""
+
+    what: str
+    launcher: Launcher
+    act: Callable[[Start], None]
+    trouble: Trouble = TRAINING
+    settings: tuple[str, ...] = ()
+    codes: tuple[int, ...] = (75,)
+    """Of the launcher (which knows but 0 and 1), or of each process started by hand."""
+    status: int = 75
+    """What `toolkit status` returns."""
+    recorded: str = "preempted"
+    """The status in run.json."""
+    at: int = 42
+    """The step that was interfered with."""
+    sealed: int | None = 42
+    """The newest checkpoint afterwards."""
+    within: float = 15.0
+    """Seconds to the end of the last process."""
+    once: tuple[str, ...] = ()
+    """What has to be said exactly once."""
+    never: tuple[str, ...] = ()
+    """What may not be said."""
+    again: tuple[str, ...] = ()
+    """Settings of the start that goes on."""
+    beforehand: Callable[[Job], None] | None = None
+    """What is done before the run is started."""
+    nan: bool = False
+    """Whether the numbers are those of a run with a step that is left out."""
 
 
 def held(*numbers: signal.Signals, rank: int | None = None, release: bool = True) -> Callable[[Start], None]:

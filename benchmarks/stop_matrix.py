@@ -19,8 +19,9 @@ from machine import machine, table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from stop_acts import PROGRESS
-from stop_cases import SILENCE, STEPS, Case, case_sample, cases
+from stop_acts import PROGRESS, SILENCE, STEPS, Case
+from stop_cases import cases
+from stop_failures import case_sample
 from stopped_runs import (
     BY_HAND,
     PYTHON,

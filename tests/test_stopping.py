@@ -11,7 +11,8 @@ from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from stop_cases import Case, cases
+from stop_acts import Case
+from stop_cases import cases
 from stop_matrix import Undisturbed, carry_out
 
 CHOSEN = [
