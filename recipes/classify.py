@@ -26,12 +26,14 @@ from toolkit.heads import read_for_head
 from toolkit.labelled_texts import LabelledTexts, pad_texts
 from toolkit.losses import full_precision
 from toolkit.metrics import accuracy, correlation, macro_f1, multilabel_f1, regression_errors
-from toolkit.models import EncoderConfig, saved_labels, sequence_classifier, tokenizer
+from toolkit.model_config import ModelConfig
+from toolkit.models import saved_labels, sequence_classifier
+from toolkit.tokenizer import tokenizer
 
 
 @dataclass(frozen=True)
 class Classify(Config):
-    model: EncoderConfig = EncoderConfig()
+    model: ModelConfig = ModelConfig()
     """Which encoder is trained."""
     data: LabelledTexts = LabelledTexts(held_out=0.15, max_length=128)
     """Which texts and labels it is trained on."""
@@ -91,6 +93,7 @@ def task(config: Classify) -> Task:
         references=lambda batch: batch["labels"].long() if texts.kind == "multi" else batch["labels"],
         metrics=kind.metrics,
         baseline=texts.baseline,
+        show=texts.show,
         export=pretrained_folder(tokens, config.data.max_length, "Text classification", "text-classification"),
         files=texts.files,
         workers=config.data.workers,

@@ -63,7 +63,7 @@ def test_missing_file_with_the_nearest_name(classify: Classify, write: Write) ->
         ),
         ("a.jsonl", '{"text": "one", "label": 1}\n["two", 2]\n', ["a.jsonl, line 2: a json list, not an object"]),
         ("a.parquet", "PAR1 and no more", ["a.parquet is no readable parquet file"]),
-        ("a.txt", "one\n", ["a.txt has the ending .txt; read are .csv, .tsv, .json, .jsonl"]),
+        ("a.log", "one\n", ["a.log has the ending .log; read are .csv, .tsv, .json, .jsonl"]),
     ],
 )
 def test_file_that_cannot_be_read(
@@ -74,7 +74,7 @@ def test_file_that_cannot_be_read(
 
 
 def test_folder_without_data(classify: Classify, write: Write) -> None:
-    write("folder/notes.txt", "nothing here")
+    write("folder/notes.log", "nothing here")
     classify("--data.name", "folder", train=None).refused("the folder folder has no data files; read are .csv")
 
 

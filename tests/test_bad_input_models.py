@@ -9,7 +9,7 @@ import torch
 from conftest import Classify, save_tokenizer, tiny_bert
 from transformers import BertForSequenceClassification, BertModel, ViTConfig, ViTModel, WhisperConfig, WhisperModel
 
-ENCODERS = "give an encoder or another model that Transformers has a sequence classification head for"
+ENCODERS = "give a model that Transformers has a sequence classification head for"
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_evaluation_without_a_saved_model(classify: Classify, tmp_path: Path) ->
 
 def test_evaluation_of_a_model_without_a_trained_head(classify: Classify, encoder: Path) -> None:
     classify("--evaluate.only").refused(
-        f"{encoder} has no trained classification head (", "so there is nothing to evaluate", "saved after training"
+        f"{encoder} has no trained head to classify texts with (", "so there is nothing to evaluate", "saved after training"
     )
 
 

@@ -175,7 +175,7 @@ def test_a_trained_model_is_trained_further_with_its_own_head(
 
 
 def test_float64_and_dropout_reach_the_model(classify: ModuleType, tmp_path: Path) -> None:
-    config = classify.Classify(model=classify.EncoderConfig(dtype="float64", dropout=0.25))
+    config = classify.Classify(model=classify.ModelConfig(dtype="float64", dropout=0.25))
     module = classify.sequence_classifier(config.model, ["a", "b"], "single", 500)
     assert {parameter.dtype for parameter in module.parameters()} == {torch.float64}
     probabilities = {layer.p for layer in module.modules() if isinstance(layer, torch.nn.Dropout)}

@@ -176,7 +176,7 @@ def test_parquet_of_pandas_categories_and_index() -> None:
         ("a.json", '{"a": [1, 2]}', "a.json holds one json object"),
         ("a.json", '"x"', "a.json holds one json text"),
         ("a.parquet", b"PAR1 nothing of the kind", "a.parquet is no readable parquet file"),
-        ("a.txt", "x", r"a.txt has the ending .txt; read are .csv, .tsv, .json"),
+        ("a.log", "x", r"a.log has the ending .log; read are .csv, .tsv, .json"),
         ("a", "x", r"a has the ending \(none\)"),
         ("a.zip", "x", r"a.zip is packed \(.zip\); unpack it"),
     ],

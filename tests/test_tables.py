@@ -126,7 +126,7 @@ def test_paths_without_a_folder() -> None:
 def test_bad_place(given: dict[str, str], match: str) -> None:
     write("reviews.csv")
     Path("empty").mkdir()
-    write("empty/notes.txt", "x")
+    write("empty/notes.log", "x")
     refused(match, **given)
 
 

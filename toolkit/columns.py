@@ -99,6 +99,35 @@ def find_columns(
     return Columns(text, text_pair, label)
 
 
+def find_column(
+    existing: Sequence[str], flag: str, given: str | None, tiers: Sequence[Sequence[str]], what: str
+) -> str:
+    """Return one column: the one that is given, or else the one with a usual name, whatever its case.
+
+    Args:
+        existing: the columns that there are.
+        flag: the setting that names it, without "data.".
+        given: what it was set to.
+        tiers: usual names; the first tier that has exactly one of the columns decides.
+        what: what the column holds, for the message.
+
+    Raises:
+        UserError: the given column does not exist, or none has a usual name.
+    """
+    if given is not None:
+        if given not in existing:
+            raise UserError(_missing(existing, flag, given))
+        return given
+    found = _first_tier(existing, tiers)
+    if found is None:
+        usual = ", ".join(name for tier in tiers for name in tier)
+        raise UserError(
+            f"cannot tell which column holds {what} (usual names are {usual}); the data has {_listed(existing)}: "
+            f"give --data.{flag} COLUMN"
+        )
+    return found
+
+
 def _first_tier(names: Sequence[str], tiers: Sequence[Sequence[str]]) -> str | None:
     for tier in tiers:
         found = [name for name in names if _plain(name) in tier]

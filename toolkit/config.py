@@ -94,9 +94,12 @@ class EvaluateConfig:
     """Evaluate after every so many optimizer steps; null means at the end of each epoch. The last step is always evaluated."""
     only: bool = execution(False)
     """Evaluate a saved model and do nothing else: the one in <output>/model, or the one that model.name names."""
+    show: int = execution(20)
+    """Write so many evaluation samples, with what the model makes of them, to predictions.jsonl in the run folder."""
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
+        yield from at_least(0, "evaluate.show", self.show)
         if self.every is not None:
             yield from at_least(1, "evaluate.every", self.every)
 

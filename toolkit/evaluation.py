@@ -9,17 +9,16 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 
 from toolkit.config import Config
+from toolkit.joint import represent
 from toolkit.loading import LoadedMicroBatch, MicroBatchSampler, build_loader, started
 from toolkit.order import Ids, fingerprint
 from toolkit.runtime import Runtime
-from toolkit.scoring import Scorer, to_host
+from toolkit.scoring import Collector, Scored, to_host
 from toolkit.tally import Tally
-from toolkit.task import Source, Task
+from toolkit.task import JointLoss, Source, Task
 
 # Predictions that wait in a process before they are gathered and given to the metrics: a bound on memory.
 HELD_SAMPLES = 4096
-
-Scored = tuple[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,8 @@ class Evaluation:
 
     metrics: dict[str, float]
     baseline: dict[str, float] = field(default_factory=dict)
+    examples: list[dict[str, Any]] = field(default_factory=list)
+    """Some samples with prediction and reference, for a reader; in the main process alone."""
 
 
 class LongestFirst:
@@ -82,7 +83,7 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def evaluate(
-    task: Task, config: Config, runtime: Runtime, model: torch.nn.Module, baseline: bool = False
+    task: Task, config: Config, runtime: Runtime, model: torch.nn.Module, last: bool = False
 ) -> Evaluation | None:
     """Return loss and metrics over all evaluation samples, in every process; None if the run was asked to stop meanwhile.
 
@@ -91,7 +92,7 @@ def evaluate(
         config: `batch.eval` is the size of a batch in one process.
         runtime: where.
         model: the model as it was prepared.
-        baseline: also score the task's trivial prediction.
+        last: also score the task's trivial prediction, and show samples.
 
     Raises:
         RuntimeError: the samples that came in are not each sample once; a defect.
@@ -102,15 +103,15 @@ def evaluate(
     sampler = MicroBatchSampler(order, source, runtime.data_parallel_size, order.steps_per_epoch)
     # The same sharding as `Accelerator.prepare`, which would also keep every loader of every evaluation.
     loader = prepare_data_loader(
-        build_loader(sampler, task),
+        build_loader(sampler, task, config.seed),
         num_processes=runtime.data_parallel_size,
         process_index=runtime.rank,
         even_batches=False,
         put_on_device=False,
     )
     # Metrics live in the main process alone; made together, so that a missing package stops all processes and hangs none.
-    scorer = runtime.together(
-        lambda: Scorer(task.metrics, task.baseline if baseline else None) if runtime.is_main else None
+    collector = runtime.together(
+        lambda: Collector(task, config.batch.size, last, config.evaluate.show) if runtime.is_main else None
     )
 
     was_training = model.training
@@ -136,7 +137,8 @@ def evaluate(
         # Every process counts alike, so that the decision to gather needs no agreement.
         if number == order.steps_per_epoch or len(held) * size >= HELD_SAMPLES:
             doing(f"gathering predictions after batch {number:,} of an evaluation", patient=True)
-            feed(scorer, runtime.gather(held))
+            gathered = runtime.gather(held)
+            runtime.on_main(lambda gathered=gathered: feed(collector, gathered))  # type: ignore[misc]
             held.clear()
     model.train(was_training)
     doing("computing metrics", patient=True)
@@ -144,29 +146,46 @@ def evaluate(
     whole = runtime.agree(Tally(units, samples, fingerprint=seen % 2**64, earlier_loss=float(loss)))
     if whole.samples != len(source) or whole.fingerprint != fingerprint(order.ids):
         raise RuntimeError(f"evaluation saw {whole.samples} samples of {len(source)}, or not each of them once")
-    mean = whole.earlier_loss / whole.units if whole.units else math.nan
-    scores, trivial = runtime.on_main(lambda: scorer.compute() if scorer else ({}, {}))
-    return Evaluation({"loss": mean, **scores}, trivial)
+    summed = whole.earlier_loss
+    if isinstance(task.loss, JointLoss):
+        summed = runtime.on_main(lambda: collector.joint_loss() if collector else 0.0)
+    mean = summed / whole.units if whole.units else math.nan
+    from_loss = dict(task.from_loss(mean, whole.units)) if task.from_loss is not None else {}
+
+    def compute() -> tuple[dict[str, float], dict[str, float]]:
+        assert collector is not None
+        scores, trivial, examples[:] = collector.compute()
+        return scores, trivial
+
+    examples: list[dict[str, Any]] = []
+    scores, trivial = runtime.on_main(compute)
+    return Evaluation({"loss": mean, **from_loss, **scores}, trivial, examples)
 
 
 @torch.no_grad()
 def evaluate_batch(
     task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch
-) -> tuple[float, Scored | None]:
-    """Return the summed loss of one batch, and its predictions beside its references."""
+) -> tuple[float, Scored]:
+    """Return the summed loss of one batch (0 for a joint loss, which is taken later), and its predictions beside its references."""
     batch = runtime.to_device(micro.batch)
     once = cast(torch.nn.Module, OneForward(model, runtime.accelerator.unwrap_model(model)))
-    total = float(task.loss(once, batch))
-    if task.predict is None:
-        return total, None
-    return total, (to_host(task.predict(once, batch)), to_host(task.references(batch)))
+    total, predictions, references, represented, beside = 0.0, None, None, None, None
+    if isinstance(task.loss, JointLoss):
+        tensor, known = represent(task.loss, once, batch)
+        represented, beside = tensor.cpu(), None if known is None else known.cpu()
+    else:
+        total = float(task.loss(once, batch))
+    if task.predict is not None:
+        predictions = to_host(task.predict(once, batch))
+        references = to_host(task.references(batch)) if task.finish is None else None
+    return total, Scored(micro.ids, predictions, references, represented, beside)
 
 
-def feed(scorer: Scorer | None, gathered: list[list[Scored | None]]) -> None:
+def feed(collector: Collector | None, gathered: list[list[Scored | None]]) -> None:
     """Give what all processes found to the metrics, in the order of the samples: by round, and in it by process."""
-    if scorer is None:
+    if collector is None:
         return
     for one_round in zip(*gathered, strict=True):
         for scored in one_round:
             if scored is not None:
-                scorer.add(*scored)
+                collector.add(scored)

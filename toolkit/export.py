@@ -36,6 +36,7 @@ def model_card(title: str, pipeline_tag: str, module: Any, results: Mapping[str,
         f"| {name} | {value:.4f} | {f'{baseline[name]:.4f}' if name in baseline else ''} |"
         for name, value in metrics.items()
     )
+    facts = "\n".join(f"- {name}: {text}" for name, text in results["facts"].items())
     used = ", ".join(f"{name} {number}" for name, number in versions().items())
     return f"""---
 library_name: transformers
@@ -53,7 +54,13 @@ optimizer steps with finetune-toolkit.
 
 Load it with `transformers.pipeline("{pipeline_tag}", "<this folder>", truncation=True)`.
 
+## Data
+
+{facts}
+
 ## Settings
+
+Written by `{results["command"]}`:
 
 ```yaml
 {to_yaml(results["config"])}```

@@ -3,6 +3,7 @@
 import torch
 
 from toolkit.errors import UserError
+from toolkit.joint import loss_of_batch
 from toolkit.loading import LoadedMicroBatch
 from toolkit.runtime import Runtime
 from toolkit.task import Task
@@ -19,7 +20,7 @@ def check_first_batch(task: Task, runtime: Runtime, model: torch.nn.Module, micr
     # A batch norm in training mode would take this batch into its statistics.
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with runtime.accelerator.no_sync(model):
-        total = task.loss(model, runtime.to_device(micro.batch))
+        total = loss_of_batch(task, model, runtime.to_device(micro.batch))
         if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
             raise UserError(
                 f"the task's loss returned {described(total)}; it must return a scalar tensor that depends on the weights: "

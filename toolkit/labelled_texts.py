@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from toolkit.columns import Columns, find_columns
-from toolkit.config import at_least, execution
+from toolkit.config import at_least
 from toolkit.corpus import docstrings
+from toolkit.data_config import DataConfig, embedded_splits
 from toolkit.errors import UserError
 from toolkit.held_out import held_out_rows
 from toolkit.label_reading import is_text, kind_of
@@ -17,24 +18,13 @@ from toolkit.labels import Kind, Labels
 from toolkit.texts import Split, Texts
 from toolkit.tokenized_texts import TokenizedTexts, pad_texts
 
-if TYPE_CHECKING:
-    from toolkit.tables import Splits
-
 __all__ = ["LabelledTexts", "Texts", "TokenizedTexts", "pad_texts"]
 
 
 @dataclass(frozen=True)
-class LabelledTexts:
+class LabelledTexts(DataConfig):
     """The `data` section of a recipe that puts texts into classes, or gives them a number."""
 
-    name: str | None = None
-    """A file, a folder, a saved data set or a hub id; null is the embedded corpus, unless data.train is given."""
-    config: str | None = None
-    """The configuration of a hub data set that has several."""
-    train: str | None = None
-    """Training data: a file, or the name of a split or of a file in data.name."""
-    eval: str | None = None
-    """Evaluation data, given like data.train; null holds out training rows if data.name brings none."""
     text: str | None = None
     """The column with the text; null finds it by its name."""
     text_pair: str | None = None
@@ -47,20 +37,14 @@ class LabelledTexts:
     """The sign between several labels in one text, such as ";"."""
     max_length: int | None = None
     """Cut longer texts to so many tokens; null takes them whole and refuses those that the model cannot take."""
-    held_out: float = 0.1
-    """The share of the training rows that is held out where there is no evaluation data."""
     drop_invalid: bool = False
     """Leave out rows without text or label instead of refusing them; the plan counts them."""
-    workers: int = execution(0)
-    """Processes that fetch and pad ahead of the training; 0 does it in the training process."""
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
+        yield from super().problems()
         if self.max_length is not None:
             yield from at_least(1, "data.max_length", self.max_length)
-        yield from at_least(0, "data.workers", self.workers)
-        if not 0 < self.held_out < 1:
-            yield f"data.held_out is {self.held_out}; it must be between 0 and 1, both exclusive"
         if self.separator is not None and not self.separator:
             yield "data.separator is an empty text; give the sign between two labels, or leave it out"
         if self.separator and self.kind in ("single", "regression"):
@@ -68,10 +52,6 @@ class LabelledTexts:
                 f"data.separator is {self.separator!r} and data.kind is {self.kind}; a separator makes several "
                 "labels of one (data.kind multi): leave one of the two out"
             )
-        if self.config is not None and self.name is None:
-            yield f"data.config is {self.config!r}, but data.name does not say of which data set"
-        if self.eval is not None and self.name is None and self.train is None:
-            yield f"data.eval is {self.eval!r}, but there is nothing to train on; give data.train or data.name too"
 
     def read(self, known_labels: Sequence[str] | None = None) -> Texts:
         """Read the data, check it, and number its labels.
@@ -79,7 +59,11 @@ class LabelledTexts:
         `known_labels` are those of a saved model, in the order of their ids; null or none numbers what is found: in the
         order that the data brings, or sorted. Raises UserError with everything that is wrong.
         """
-        read = self._tables()
+        read = self.tables(
+            lambda: embedded_splits(
+                "docstrings of this Python's standard library; the label is the package", docstrings()
+            )
+        )
         train, evaluate = read.train, read.evaluate
         columns = find_columns(
             train.column_names,
@@ -117,17 +101,6 @@ class LabelledTexts:
         facts["texts"] = f"{len(splits[0]):,} to train on, {len(splits[1]):,} to evaluate on"
         facts["labels"] = _labels_line(splits[0].labels)
         return Texts(kind, names, columns, splits[0], splits[1], self.max_length, facts, read.files)
-
-    def _tables(self) -> "Splits":
-        # The readers of tables import `datasets`, which costs more than a second.
-        from toolkit.tables import Splits, read_splits
-
-        if self.name is None and self.train is None:
-            import datasets
-
-            corpus = datasets.Dataset.from_list(docstrings())
-            return Splits(corpus, None, "docstrings of this Python's standard library; the label is the package")
-        return read_splits(name=self.name, config=self.config, train=self.train, evaluate=self.eval)
 
     def _kind(self, tables: Mapping[str, Any], label: str) -> Kind:
         asked: str = self.kind

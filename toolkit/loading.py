@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from toolkit.cut import MicroBatch, cut
 from toolkit.order import Order
+from toolkit.randomness import seed_for
 from toolkit.stopping import held_back, leave_signals_to_the_run
 from toolkit.task import Batch, Source, Task
 
@@ -67,21 +69,39 @@ class MicroBatchSampler(Sampler[MicroBatch]):
 class MicroBatches(Dataset[LoadedMicroBatch]):
     """Fetches and collates a whole micro-batch at once, in a loader's worker where there are any."""
 
-    def __init__(self, source: Source, task: Task) -> None:
+    def __init__(self, source: Source, task: Task, seed: int, steps_per_epoch: int | None) -> None:
+        """Fetch for training, or, without `steps_per_epoch`, for evaluation, which is the same at every step."""
         self.source = source
         self.task = task
+        self.seed = seed
+        self.steps_per_epoch = steps_per_epoch
 
     def __getitems__(self, plan: MicroBatch) -> LoadedMicroBatch:
         """Return the micro-batch that was planned; torch's loader hands over what the batch sampler yielded."""
-        batch = self.task.collate(self.source.fetch(plan.ids))
+        batch = self.task.collate(self.transformed(plan, self.source.fetch(plan.ids)))
         # index() refuses a float: a weighted count would be cut off when it is added up.
         return LoadedMicroBatch(plan, plan.ids, batch, 0 if plan.spare else index(self.task.units(batch)))
 
+    def transformed(self, plan: MicroBatch, samples: list[Any]) -> list[Any]:
+        """Return the samples with what is random about them, drawn for each from (seed, epoch, id) alone."""
+        if self.steps_per_epoch is not None:
+            transform, purpose, epoch = self.task.transform, "transform", plan.step // self.steps_per_epoch
+        else:
+            transform, purpose, epoch = self.task.evaluate_transform, "evaluation transform", 0
+        if transform is None:
+            return samples
+        return [
+            transform(sample, np.random.default_rng(seed_for(self.seed, purpose, epoch, number)))
+            for number, sample in zip(plan.ids, samples, strict=True)
+        ]
 
-def build_loader(sampler: MicroBatchSampler, task: Task) -> "DataLoader[LoadedMicroBatch]":
-    """Return a loader of `LoadedMicroBatch`, still to be prepared by Accelerate."""
+
+def build_loader(
+    sampler: MicroBatchSampler, task: Task, seed: int, steps_per_epoch: int | None = None
+) -> "DataLoader[LoadedMicroBatch]":
+    """Return a loader of `LoadedMicroBatch`, still to be prepared by Accelerate; see `MicroBatches`."""
     return DataLoader(
-        MicroBatches(sampler.source, task),
+        MicroBatches(sampler.source, task, seed, steps_per_epoch),
         batch_sampler=sampler,  # type: ignore[arg-type]  # a MicroBatch stands where torch expects a list of indices
         collate_fn=as_it_is,
         num_workers=task.workers,

@@ -13,12 +13,14 @@ from accelerate.optimizer import AcceleratedOptimizer
 
 from toolkit.boundaries import conclude, evaluate_again, pause, stop_here
 from toolkit.evaluation import Evaluation
+from toolkit.joint import JointStep, loss_of_batch
 from toolkit.loading import LoadedMicroBatch, started
 from toolkit.progress import Progress
 from toolkit.randomness import seed_for
 from toolkit.rows import StepTaken, StepValues, Unread
 from toolkit.schedules import learning_rate
 from toolkit.tally import tally
+from toolkit.task import JointLoss
 from toolkit.training import Training
 
 
@@ -75,15 +77,22 @@ def take_step(training: Training, step: int, micro_batches: list[LoadedMicroBatc
     summed_loss = torch.zeros((), device=runtime.device)
     norm = torch.zeros((), device=runtime.device)
 
+    joint = JointStep(training, step, micro_batches, task.loss) if isinstance(task.loss, JointLoss) else None
+
     runtime.accumulate_over(count)
     for number, micro in enumerate(micro_batches):
         runtime.seed(seed_for(training.config.seed, "dropout", step, runtime.rank, number))
         with accelerator.accumulate(model):
             doing("in the forward pass", step + 1)
-            loss = task.loss(model, runtime.to_device(micro.batch))
-            if micro.plan.spare:
-                loss = loss * 0.0
-            summed_loss = summed_loss + loss.detach()
+            batch = runtime.to_device(micro.batch)
+            if joint is not None:
+                loss, value = joint.part(number, batch)
+            else:
+                loss = loss_of_batch(task, model, batch)
+                if micro.plan.spare:
+                    loss = loss * 0.0
+                value = loss.detach()
+            summed_loss = summed_loss + value
             doing("in the backward pass", step + 1)
             accelerator.backward(loss * scale)
             # Without any unit there is nothing to learn from: neither momentum nor weight decay may act.

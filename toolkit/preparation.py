@@ -14,7 +14,7 @@ from toolkit.loading import MicroBatches, MicroBatchSampler, build_loader
 from toolkit.optimizer import build_optimizer
 from toolkit.order import ShuffledOrder
 from toolkit.randomness import seed_for
-from toolkit.restoring import weights_of
+from toolkit.restoring import digest_of_frozen, weights_of
 from toolkit.runtime import Runtime
 from toolkit.schedules import warmup_steps
 from toolkit.task import Task
@@ -51,17 +51,22 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0) -
         balance=config.batch.balance,
         call_cost=CALL_COST_ON_CPU if runtime.device.type == "cpu" else None,
     )
+    loader = build_loader(sampler, task, config.seed, order.steps_per_epoch)
     model, optimizer, loader = runtime.accelerator.prepare(
-        model, optimizer, build_loader(sampler, task), device_placement=[True, True, False]
+        model, optimizer, loader, device_placement=[True, True, False]
     )
     mine = next(islice(sampler, runtime.rank, None), None)
     if mine is not None:  # None where all steps were done before this start
-        batch = runtime.together(lambda: MicroBatches(task.train, task).__getitems__(mine))
+        batches = MicroBatches(task.train, task, config.seed, order.steps_per_epoch)
+        batch = runtime.together(lambda: batches.__getitems__(mine))
         runtime.together(lambda: check_first_batch(task, runtime, model, batch))
     digests = runtime.on_main(
         lambda: {"train": task.train.digest(), "evaluate": task.evaluate.digest() if task.evaluate else None}
     )
-    return Training(task, config, runtime, model, optimizer, loader, order, total, first_step, data=digests)
+    frozen = digest_of_frozen(runtime.accelerator.unwrap_model(model)) if runtime.is_main else None
+    return Training(
+        task, config, runtime, model, optimizer, loader, order, total, first_step, data=digests, frozen=frozen
+    )
 
 
 def build_model(task: Task, config: Config, runtime: Runtime) -> torch.nn.Module:
@@ -70,7 +75,7 @@ def build_model(task: Task, config: Config, runtime: Runtime) -> torch.nn.Module
     model = task.model(runtime).train()
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError("the model has no trainable parameter; leave at least one with requires_grad")
-    dtypes = {parameter.dtype for parameter in model.parameters()}
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}
     if runtime.precision != "no" and dtypes - {torch.float32}:
         raise UserError(
             f"the launch configuration asks for mixed precision {runtime.precision}, and the weights are "

@@ -1,6 +1,7 @@
 """The state of a run as tensors with names: what goes into a checkpoint, and how it gets back into every process."""
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,20 @@ def parameter_names(model: torch.nn.Module) -> dict[torch.Tensor, str]:
 
 
 def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return parameters and persistent buffers by name, each tensor once.
+    """Return trainable parameters and persistent buffers by name, each tensor once.
+
+    Frozen parameters follow from the configuration: a checkpoint holds only their digest (`digest_of_frozen`).
 
     Raises:
         UserError: the model keeps a state that is no tensor.
     """
     weights, seen = {}, set()
+    frozen = frozen_parameters(model)
     for name, tensor in model.state_dict(keep_vars=True).items():
+        # A quantised parameter keeps its scales under names that begin with its own.
+        parts = name.split(".")
+        if any(".".join(parts[:depth]) in frozen for depth in range(1, len(parts) + 1)):
+            continue
         if not isinstance(tensor, torch.Tensor):
             raise UserError(
                 f"the model keeps a {type(tensor).__name__} under {name} (get_extra_state), which a checkpoint can't hold; "
@@ -36,6 +44,24 @@ def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
             seen.add(id(tensor))
             weights[name] = tensor
     return weights
+
+
+def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the parameters that are not trained, by every name that they have."""
+    return {name: p for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+
+
+def digest_of_frozen(model: torch.nn.Module) -> str | None:
+    """Return a hash of the parameters that are not trained, or None if all are. About 1 s for 1 GB."""
+    frozen = frozen_parameters(model)
+    if not frozen:
+        return None
+    state = blake2b(digest_size=16)
+    for name, tensor in frozen.items():
+        state.update(name.encode())
+        content = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
+        state.update(memoryview(content))  # type: ignore[arg-type]  # an array is a buffer
+    return state.hexdigest()
 
 
 def content_of(
@@ -56,6 +82,7 @@ def restore(start: Start, model: torch.nn.Module, optimizer: torch.optim.Optimiz
     assert start.checkpoint is not None
     reader = TensorReader(start.checkpoint, runtime)
     weights = weights_of(model)
+    runtime.on_main(lambda: check_frozen(start, model))
     runtime.on_main(lambda: reader.check(WEIGHTS, weights))
     runtime.on_main(lambda: check_optimizer(start, grouped_names(optimizer, parameter_names(model))))
     with torch.no_grad():
@@ -74,6 +101,20 @@ def restore(start: Start, model: torch.nn.Module, optimizer: torch.optim.Optimiz
 
     restore_optimizer(optimizer, parameter_names(model), start.state["optimizer"], tensor)
     reader.close()
+
+
+def check_frozen(start: Start, model: torch.nn.Module) -> None:
+    """Hold the weights that are not trained against those that the checkpoint was written beside.
+
+    Raises:
+        UserError: they are others.
+    """
+    before, now = start.state.get("frozen"), digest_of_frozen(model)
+    if before != now:
+        raise UserError(
+            f"the weights that are not trained are not those beside which {start.checkpoint} was written (their digest was "
+            f"{before} and is now {now}); give the former model, or start a new run with --output"
+        )
 
 
 def check_optimizer(start: Start, groups: list[list[str]]) -> None:

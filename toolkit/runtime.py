@@ -102,6 +102,25 @@ class Runtime:
         torch.distributed.gather_object(mine, values, dst=0, group=self.control)
         return values or []
 
+    def gather_all(self, mine: Any) -> list[Any]:
+        """Return the values of all processes, by rank, in every process; over the host."""
+        if self.control is None:
+            return [mine]
+        values: list[Any] = [None] * self.data_parallel_size
+        torch.distributed.all_gather_object(values, mine, group=self.control)
+        return values
+
+    def gather_rows(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
+        """Return the rows of all processes, one after another; `counts` says how many each has. No gradient flows through."""
+        if self.control is None:
+            return rows
+        # Tensors that are gathered have to be of one size.
+        padded = rows.new_zeros((max(counts), *rows.shape[1:]))
+        padded[: len(rows)] = rows
+        parts = [torch.empty_like(padded) for _ in counts]
+        torch.distributed.all_gather(parts, padded)
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
     def together(self, work: Callable[[], Result]) -> Result:
         """Run something in every process, and fail in all of them if it fails in one, so that none is left waiting."""
         outcome = attempt(work)

@@ -1,11 +1,24 @@
-"""Predictions and references on their way into metrics, in bounded memory."""
+"""Predictions and references on their way into metrics, in bounded memory unless the task needs all of them at once."""
 
 from collections.abc import Callable, Sequence
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+
+from toolkit.task import Finished, JointLoss, Task
+
+
+class Scored(NamedTuple):
+    """What the evaluation of one batch found, on the host; each part has one entry per sample."""
+
+    ids: tuple[int, ...]
+    predictions: Any = None
+    references: Any = None
+    represented: torch.Tensor | None = None
+    """Of a joint loss: what it is made of."""
+    beside: torch.Tensor | None = None
 
 
 class Scorer:
@@ -17,19 +30,25 @@ class Scorer:
     def __init__(self, makers: Sequence[Callable[..., Any]], baseline: Any = None) -> None:
         self.folder = TemporaryDirectory(prefix="metrics-")
         self.baseline = baseline
-        self.metrics = self.make(makers, "model")
-        self.trivial = self.make(makers, "baseline") if baseline is not None else []
+        self.makers = makers
+        self.metrics = self.make("model")
+        self.trivial: list[Any] = []
 
-    def make(self, makers: Sequence[Callable[..., Any]], name: str) -> list[Any]:
+    def make(self, name: str) -> list[Any]:
         """Return new metrics with a folder of their own."""
-        return [make(cache_dir=f"{self.folder.name}/{name}-{number}") for number, make in enumerate(makers)]
+        return [make(cache_dir=f"{self.folder.name}/{name}-{number}") for number, make in enumerate(self.makers)]
 
-    def add(self, predictions: Any, references: Any) -> None:
-        """Add a batch: one prediction and one reference per sample."""
+    def add(self, predictions: Any, references: Any, baseline: Any = None) -> None:
+        """Add some: one prediction and one reference each, and one of the trivial model, unless it is always the same."""
         for metric in self.metrics:
             metric.add_batch(predictions=predictions, references=references)
+        if baseline is None and self.baseline is not None:
+            baseline = [self.baseline] * len(references)
+        if baseline is None:
+            return
+        self.trivial = self.trivial or self.make("baseline")
         for metric in self.trivial:
-            metric.add_batch(predictions=[self.baseline] * len(references), references=references)
+            metric.add_batch(predictions=baseline, references=references)
 
     def compute(self) -> tuple[dict[str, float], dict[str, float]]:
         """Return the scores of the model and of the baseline, by name, and forget what was added."""
@@ -39,6 +58,82 @@ class Scorer:
         )
         self.folder.cleanup()
         return scores[0], scores[1]
+
+
+class Collector:
+    """What the main process makes of the predictions of all processes."""
+
+    def __init__(self, task: Task, block: int, last: bool, shown: int) -> None:
+        """Begin an evaluation.
+
+        Args:
+            task: what is evaluated.
+            block: samples that a joint loss is taken over at once.
+            last: whether the baseline is scored too, and samples are shown.
+            shown: how many samples are.
+        """
+        self.task = task
+        self.block = block
+        self.last = last
+        self.shown = shown
+        self.scorer = Scorer(task.metrics, task.baseline if last else None)
+        self.predictions: dict[int, Any] = {}
+        self.represented: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        self.examples: dict[int, dict[str, Any]] = {}
+        self.wanted = self.chosen(len(task.evaluate) if task.evaluate is not None else 0)
+
+    def chosen(self, count: int) -> set[int]:
+        """Return which of so many samples are shown: from the first to the last, evenly."""
+        if not self.last or self.task.show is None:
+            return set()
+        return {int(number) for number in np.linspace(0, count - 1, min(self.shown, count)).round()}
+
+    def add(self, scored: Scored) -> None:
+        """Take what one batch came to."""
+        if scored.represented is not None:
+            for place, number in enumerate(scored.ids):
+                beside = None if scored.beside is None else scored.beside[place]
+                self.represented[number] = (scored.represented[place], beside)
+        if scored.predictions is None:
+            return
+        if self.task.finish is not None:
+            self.predictions.update(zip(scored.ids, scored.predictions, strict=True))
+            return
+        self.scorer.add(scored.predictions, scored.references)
+        for number, prediction, reference in zip(scored.ids, scored.predictions, scored.references, strict=True):
+            if number in self.wanted:
+                self.example(number, prediction, reference)
+
+    def example(self, number: int, prediction: Any, reference: Any) -> None:
+        """Keep a sample for the reader."""
+        assert self.task.show is not None
+        self.examples[number] = dict(self.task.show(number, prediction, reference))
+
+    def compute(self) -> tuple[dict[str, float], dict[str, float], list[dict[str, Any]]]:
+        """Return the scores of the model and of the baseline, and the samples for the reader."""
+        if self.task.finish is not None and self.predictions:
+            finished: Finished = self.task.finish(dict(sorted(self.predictions.items())))
+            self.scorer.add(finished.predictions, finished.references, finished.baseline if self.last else None)
+            self.examples.clear()
+            for number in sorted(self.chosen(len(finished.predictions))):
+                self.example(number, finished.predictions[number], finished.references[number])
+        scores, trivial = self.scorer.compute()
+        if self.last and self.task.baseline_scores is not None:
+            trivial = {**trivial, **self.task.baseline_scores()}
+        return scores, trivial, [{"sample": number, **self.examples[number]} for number in sorted(self.examples)]
+
+    def joint_loss(self) -> float:
+        """Return the joint loss of all samples, taken in blocks of neighbouring ids, whoever computed what."""
+        joint = self.task.loss
+        assert isinstance(joint, JointLoss)
+        ids, total = sorted(self.represented), 0.0
+        for start in range(0, len(ids), self.block):
+            represented, beside = zip(
+                *(self.represented[number] for number in ids[start : start + self.block]), strict=True
+            )
+            known = torch.stack(beside) if joint.beside is not None else None
+            total += float(joint.loss(torch.stack(represented), known))
+        return total
 
 
 def to_host(values: Any) -> Any:

@@ -1,10 +1,12 @@
 """One start of a run in its folder: from the data to the result, and a word in run.json on how it ended, whatever happens."""
 
+import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +35,15 @@ from toolkit.watch import Verdict
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
+PLACES = {
+    "model": "model",
+    "predictions": "predictions.jsonl",
+    "ledger": "ledger.jsonl",
+    "settings": "config.yaml",
+}
+"""What the user is told of when a run is finished."""
+
+
 @dataclass(frozen=True)
 class Result:
     """What a run came to."""
@@ -43,6 +54,8 @@ class Result:
     """Of the trivial prediction, on the same samples."""
     steps: int
     output: Path
+    examples: list[dict[str, Any]] = field(default_factory=list)
+    """Some evaluation samples for a reader."""
 
 
 class Session:
@@ -87,7 +100,7 @@ class Session:
         self.preparing = prepared - self.began
         evaluation = self.train_and_record(training, start, progress, voice)
         runtime.doing("writing the model", patient=True)
-        result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path)
+        result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path, evaluation.examples)
 
         def finish() -> None:
             with told_if_refused(folder.path):
@@ -188,8 +201,13 @@ class Session:
                 "metrics": result.metrics,
                 "baseline": result.baseline,
                 "steps": result.steps,
+                "facts": training.task.facts,
+                "command": shlex.join(["python", *sys.argv]),
             }
             self.folder.write_model(lambda path: export(module, path, card))
+        if result.examples:
+            lines = "".join(json.dumps(example, ensure_ascii=False, default=as_plain) + "\n" for example in result.examples)
+            write_whole(self.folder.path / "predictions.jsonl", lines)
         self.folder.update(
             status="finished",
             step=result.steps,
@@ -284,6 +302,11 @@ class Session:
         return code
 
 
+def as_plain(value: Any) -> Any:
+    """Return numbers and arrays of numpy as those of Python."""
+    return value.tolist()
+
+
 def digests_of_files(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """Return size and SHA-256 of the files that the data came from, for `toolkit verify`."""
     return {
@@ -304,9 +327,5 @@ def tell(result: Result, voice: Voice) -> None:
         voice.table("", columns, [row[: len(columns)] for row in rows])
     voice.facts(
         "",
-        {
-            name: str(result.output / path)
-            for name, path in (("model", "model"), ("ledger", "ledger.jsonl"), ("settings", "config.yaml"))
-            if (result.output / path).exists()
-        },
+        {name: str(result.output / path) for name, path in PLACES.items() if (result.output / path).exists()},
     )

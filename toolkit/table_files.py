@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.errors import UserError
+from toolkit.table_conll import read_conll
 from toolkit.table_csv import read_separated
 from toolkit.table_json import read_json, read_json_lines
+from toolkit.table_plain import read_plain
 from toolkit.table_text import told
 
 if TYPE_CHECKING:
@@ -20,8 +22,14 @@ FORMATS = {
     ".jsonl": "json lines",
     ".ndjson": "json lines",
     ".parquet": "parquet",
+    ".conll": "conll",
+    ".bio": "conll",
+    ".iob": "conll",
+    ".iob2": "conll",
+    ".txt": "text",
 }
-"""What is read, by the ending of the file; all but parquet may also be compressed with gzip (.csv.gz)."""
+"""What is read, by the ending of the file; all but parquet may also be compressed with gzip (.csv.gz). In a folder that has
+other files, texts (.txt) are taken for notes."""
 
 ENDINGS = ", ".join(FORMATS)
 PACKED = {".zip", ".zst", ".bz2", ".xz", ".lz4", ".tar", ".tgz", ".7z"}
@@ -68,6 +76,10 @@ def read_file(path: Path) -> FileTable:
             read = FileTable(_parquet(path), texts_only=False)
         elif found == "json lines":
             read = FileTable(read_json_lines(path), texts_only=False)
+        elif found == "conll":
+            read = FileTable(read_conll(path), texts_only=False)
+        elif found == "text":
+            read = FileTable(read_plain(path), texts_only=False)
         elif found == "json":
             read = FileTable(read_json(path), texts_only=False)
         else:

@@ -45,6 +45,36 @@ class ModelContext(Protocol):
 
 
 @dataclass(frozen=True)
+class Finished:
+    """What the metrics take, where it is not one prediction per sample: made by `Task.finish` of all predictions."""
+
+    predictions: Sequence[Any]
+    """One per item: an item is whatever the metrics count, such as a text of several windows, or a question."""
+    references: Sequence[Any]
+    """What they are held against, one per item."""
+    baseline: Sequence[Any] | None = None
+    """What a trivial model would predict, one per item; None where there is none, or `Task.baseline` says it."""
+
+
+@dataclass(frozen=True)
+class JointLoss:
+    """A loss that couples the samples of a step, such as one with in-batch negatives.
+
+    The loop gathers the representations of the whole global batch, takes the gradient of the loss with respect to them, and
+    then runs each micro-batch backward with its part of that gradient (gradient caching, arXiv 2101.06983), so that the
+    negatives are those of the global batch on any number of processes and micro-batches.
+    """
+
+    represent: Callable[[torch.nn.Module, Batch], torch.Tensor]
+    """Returns what the loss is made of: a tensor of shape (samples of the batch, ...), the same shape after the first in every batch."""
+    loss: Callable[[torch.Tensor, Any], torch.Tensor]
+    """Returns the loss **summed** over the units, from the representations of a global batch, in the order of the sample
+    ids, and what `beside` returned for the same samples (None without)."""
+    beside: Callable[[Batch], torch.Tensor] | None = None
+    """Returns what else the loss has to know of each sample, which no gradient flows into: (samples of the batch, ...)."""
+
+
+@dataclass(frozen=True)
 class Task:
     """Everything that the loop asks of a recipe."""
 
@@ -56,18 +86,34 @@ class Task:
     """Makes one batch of host tensors from samples; pads to the longest of them."""
     units: Callable[[Batch], int]
     """Counts what the loss is averaged over (labelled tokens, samples, pairs), from the batch alone, on the host."""
-    loss: Callable[[torch.nn.Module, Batch], torch.Tensor]
+    loss: Callable[[torch.nn.Module, Batch], torch.Tensor] | JointLoss
     """Returns the loss **summed** over the units of a batch, a scalar; never a mean, which would depend on the cut."""
     evaluate: Source | None = None
     """The samples for evaluation, if there are any."""
+    transform: Callable[[Any, np.random.Generator], Any] | None = None
+    """Returns a training sample with what is random about it: augmentation, masking. The generator depends on (seed, epoch,
+    sample id) alone, so the sample comes out the same on any topology and after any resume."""
+    evaluate_transform: Callable[[Any, np.random.Generator], Any] | None = None
+    """The same for evaluation samples; their generator depends on (seed, sample id), so every evaluation sees the same ones."""
     predict: Callable[[torch.nn.Module, Batch], Any] | None = None
     """Returns one prediction per sample of the batch: a tensor or a sequence with a first dimension of that size."""
     references: Callable[[Batch], Any] = field(default=lambda batch: batch["labels"])
-    """Returns what the predictions are held against, one per sample of the batch."""
+    """Returns what the predictions are held against, one per sample of the batch; not called where there is a `finish`."""
+    finish: Callable[[Mapping[int, Any]], Finished] | None = None
+    """Makes predictions and references for the metrics from the predictions of all samples, which come by sample id in
+    ascending order; called in the main process alone. All predictions are held in its memory."""
     metrics: Sequence[Callable[..., Any]] = ()
     """Makers of `evaluate.Metric`s, called with a `cache_dir` in the main process alone when an evaluation starts: `evaluate` is slow to import."""
+    from_loss: Callable[[float, int], Mapping[str, float]] | None = None
+    """Returns further metrics, by name, that follow from the loss: given its mean over the units, and their number."""
     baseline: Any = None
     """The prediction of a trivial model (the majority class, the mean), the same for every sample; its metrics are shown beside the model's."""
+    baseline_scores: Callable[[], Mapping[str, float]] | None = None
+    """Returns scores of a trivial model that are known in another way, by the names of the metrics; called once, after the
+    last evaluation, in the main process alone."""
+    show: Callable[[int, Any, Any], Mapping[str, Any]] | None = None
+    """Returns what a reader sees of an evaluated sample, for predictions.jsonl: given its id (with `finish`: the number of the
+    item), its prediction and its reference; texts, numbers and lists by name."""
     export: Callable[[torch.nn.Module, Path, Mapping[str, Any]], None] | None = None
     """Writes the trained module into a folder, which does not exist yet; the mapping holds the results, for a model card."""
     files: Sequence[Path] = ()

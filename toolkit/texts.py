@@ -86,6 +86,20 @@ class Texts:
             chosen[counts.argmax()] = True
         return [float(value) for value in chosen]
 
+    def show(self, number: int, prediction: Any, reference: Any) -> dict[str, Any]:
+        """Return what a reader sees of an evaluated text: the text, what the model says and what is right, by name."""
+
+        def named(value: Any) -> Any:
+            match self.kind:
+                case "single":
+                    return self.labels[int(value)]
+                case "multi":
+                    return [name for name, has in zip(self.labels, value, strict=True) if has]
+                case _:
+                    return float(value)
+
+        return {**self.evaluate.texts[number], "prediction": named(prediction), "reference": named(reference)}
+
     def tokenize(self, tokenizer: Any, limit: int | None = None) -> tuple[TokenizedTexts, TokenizedTexts]:
         """Return the training and the evaluation texts as token ids.
 

@@ -50,6 +50,8 @@ class Training:
     standing: Standing = field(default_factory=Standing)
     data: dict[str, str | None] = field(default_factory=dict)
     """The digests of the training and the evaluation data."""
+    frozen: str | None = None
+    """The digest of the weights that are not trained, in the main process."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -95,6 +97,7 @@ def state_of(training: Training, progress: Progress) -> dict[str, Any]:
         "precision": training.runtime.precision,
         "processes": training.runtime.data_parallel_size,
         "data": training.data,
+        "frozen": training.frozen,
     }
 
 

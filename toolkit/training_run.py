@@ -160,7 +160,7 @@ def evaluate_saved(
     # No optimizer and no training batch: what does not fit the training is of no concern here.
     model = runtime.accelerator.prepare(runtime.together(lambda: build_model(task, chosen, runtime)))
     voice.facts(f"{recipe}: evaluation only", {**task.facts, "samples": f"{len(task.evaluate):,}"})
-    evaluation = evaluate(task, chosen, runtime, model, baseline=True)
+    evaluation = evaluate(task, chosen, runtime, model, last=True)
     assert evaluation is not None  # nobody listens to requests to stop here
     result = Result(evaluation.metrics, evaluation.baseline, 0, Path(str(config.output)))
     tell(result, voice)

@@ -1,0 +1,91 @@
+"""Trains recipes with small data in one process group after another layout, and writes down every number.
+
+    accelerate launch ... tests/recipe_layouts.py OUTPUT DATA MICRO[,MICRO...] RECIPE [RECIPE ...]
+
+The recipes share the processes and their groups: to start them costs more than these trainings.
+"""
+
+import importlib
+import importlib.util
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RECIPES = ["classify"]
+
+
+def load_recipe(name: str) -> ModuleType:
+    """Return a recipe as a module, under a name that no package has."""
+    spec = importlib.util.spec_from_file_location(f"{name}_recipe", ROOT / "recipes" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and the command line look a class's module up by its name.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def config_class(recipe: ModuleType) -> type:
+    """Return the configuration that a recipe defines."""
+    from toolkit import Config
+
+    (found,) = (
+        value
+        for value in vars(recipe).values()
+        if isinstance(value, type) and issubclass(value, Config) and value.__module__ == recipe.__name__
+    )
+    return found
+
+
+def small_arguments(name: str, folder: Path) -> list[str]:
+    """Return the flags of a small run of a recipe, whose data is written into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    arguments: list[str] = importlib.import_module(f"small_{name}").arguments(folder)
+    return arguments
+
+
+def run_all(output: Path, data: Path, micro_batches: list[int | None], names: list[str]) -> None:
+    """Train every recipe with every size of micro-batch."""
+    import torch
+
+    from toolkit.command_line import parse
+    from toolkit.loop import train
+    from toolkit.preparation import prepare
+    from toolkit.progress import Progress
+    from toolkit.runtime import start_runtime
+
+    results: dict[str, Any] = {}
+    runtime = None
+    for name in names:
+        recipe = load_recipe(name)
+        arguments = [*small_arguments(name, data / name), "--threads", "1", "--output", str(data / "runs")]
+        config: Any = parse(config_class(recipe), recipe.__doc__ or "", arguments)
+        runtime = runtime or start_runtime(config)
+        for micro in micro_batches:
+            cut = replace(config, batch=replace(config.batch, micro=micro))
+            training = prepare(runtime.together(lambda recipe=recipe, cut=cut: recipe.task(cut)), cut, runtime)  # type: ignore[misc]
+            progress = Progress(keep_rows=True)
+            last = train(training, progress)
+            module = runtime.accelerator.unwrap_model(training.model)
+            weights = torch.cat([p.detach().flatten().double() for p in module.parameters()])
+            rows = [asdict(row) for row in progress.rows]
+            results[f"{name} {micro}"] = {
+                "weights": weights,
+                "rows": rows,
+                "metrics": last.metrics,
+                "examples": last.examples,
+            }
+            runtime.accelerator.free_memory()
+    assert runtime is not None
+    if runtime.is_main:
+        torch.save(results, output)
+    runtime.close()
+
+
+if __name__ == "__main__":
+    place, folder, sizes, *recipes = sys.argv[1:]
+    run_all(Path(place), Path(folder), [int(size) if size != "none" else None for size in sizes.split(",")], recipes)

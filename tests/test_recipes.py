@@ -1,0 +1,100 @@
+"""Every recipe: the same numbers on one and two processes and two micro-batch sizes, and an exact resume."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from launching import ROOT, launch, python
+from recipe_layouts import RECIPES, config_class, load_recipe, small_arguments
+from resuming import rows_of
+from safetensors.torch import load_file
+from trial import run_here
+
+SCRIPT = ROOT / "tests" / "recipe_layouts.py"
+MICRO = 3
+# Transformers computes rotary positions and some norms in float32, whatever the weights are.
+BOUND = 1e-7
+
+Layouts = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def layouts(tmp_path_factory: pytest.TempPathFactory) -> Layouts:
+    """The numbers of every recipe on three layouts, by "recipe layout"."""
+    folder = tmp_path_factory.mktemp("layouts")
+    one, two = folder / "one.pt", folder / "two.pt"
+    done = python(SCRIPT, str(one), str(folder / "data"), f"none,{MICRO}", *RECIPES, timeout=400)
+    assert done.returncode == 0, done.stderr
+    done = launch(SCRIPT, str(two), str(folder / "data2"), str(MICRO), *RECIPES, timeout=400)
+    assert done.returncode == 0, done.stderr
+    found = {f"{name} on one": numbers for name, numbers in torch.load(one, weights_only=False).items()}
+    return found | {f"{name} on two": numbers for name, numbers in torch.load(two, weights_only=False).items()}
+
+
+@pytest.mark.parametrize("layout", [f"{MICRO} on one", f"{MICRO} on two"])
+@pytest.mark.parametrize("name", RECIPES)
+def test_numbers_do_not_depend_on_processes_and_micro_batches(layouts: Layouts, name: str, layout: str) -> None:
+    expected, found = layouts[f"{name} None on one"], layouts[f"{name} {layout}"]
+    apart = (found["weights"] - expected["weights"]).norm() / expected["weights"].norm()
+    assert apart < BOUND
+    assert len(found["rows"]) == len(expected["rows"]) == 6
+    for one, other in zip(found["rows"], expected["rows"], strict=True):
+        assert one["fingerprint"] == other["fingerprint"]
+        assert one["units"] == other["units"]
+        assert one["loss"] == pytest.approx(other["loss"], rel=BOUND)
+        assert one["gradient_norm"] == pytest.approx(other["gradient_norm"], rel=10 * BOUND)
+    assert found["metrics"] == pytest.approx(expected["metrics"], rel=BOUND)
+    assert len(expected["metrics"]) > 1
+    # The training did something.
+    assert expected["rows"][-1]["loss"] != expected["rows"][0]["loss"]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_reader_is_shown_the_same_samples(layouts: Layouts, name: str) -> None:
+    expected, found = layouts[f"{name} None on one"]["examples"], layouts[f"{name} {MICRO} on two"]["examples"]
+    assert expected
+    assert [example["sample"] for example in found] == [example["sample"] for example in expected]
+    assert [sorted(example) for example in found] == [sorted(example) for example in expected]
+
+
+@pytest.fixture(scope="module", params=RECIPES)
+def stopped_and_not(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
+    """The folders of two runs of a recipe: one that nothing happened to, one that was stopped after three steps and went on."""
+    folder = tmp_path_factory.mktemp(request.param)
+    recipe = load_recipe(request.param)
+    words = [*small_arguments(request.param, folder / "data"), "--threads", "1", "--batch.micro", str(MICRO)]
+    whole, halted = folder / "whole", folder / "halted"
+    run_here(config_class(recipe), recipe.task, words, whole).done()
+
+    def stopping(config: Any) -> Any:
+        made, rounds = recipe.task(config), 0
+
+        def units(batch: Any) -> int:
+            nonlocal rounds
+            rounds += 1
+            # The sample that is tried first, then some micro-batches of three steps.
+            if rounds == 8:
+                (halted / "STOP").touch()
+            return int(made.units(batch))
+
+        return replace(made, units=units)
+
+    assert run_here(config_class(recipe), stopping, words, halted).code == 75
+    run_here(config_class(recipe), recipe.task, words, halted).done()
+    return [whole, halted]
+
+
+def test_a_run_that_was_stopped_goes_on_exactly(stopped_and_not: list[Path]) -> None:
+    whole, halted = stopped_and_not
+    assert rows_of(halted / "ledger.jsonl") == rows_of(whole / "ledger.jsonl")
+    found, expected = (
+        {path.name: load_file(path) for path in sorted((folder / "model").rglob("*.safetensors"))}
+        for folder in (halted, whole)
+    )
+    assert found.keys() == expected.keys() != set()
+    for file, tensors in expected.items():
+        assert all(torch.equal(found[file][name], tensor) for name, tensor in tensors.items())
+    assert (halted / "predictions.jsonl").read_text() == (whole / "predictions.jsonl").read_text()

@@ -1,0 +1,35 @@
+"""What the user is told when a part of a model can't be loaded."""
+
+from pathlib import Path
+
+from toolkit.model_config import ModelConfig
+
+
+def cannot_load(part: str, config: ModelConfig, error: Exception) -> str:
+    """Say why a part of a model could not be loaded, and what to do."""
+    name = str(config.name)
+    folder = Path(name)
+    if folder.is_dir():
+        files = sorted(entry.name for entry in folder.iterdir())
+        shown = ", ".join(files[:8]) + (", ..." if len(files) > 8 else "") if files else "nothing"
+        if part == "weights" and not list(folder.glob("*.safetensors")):
+            pickled = [file for file in files if file.endswith((".bin", ".pt", ".pth", ".ckpt"))]
+            what = (
+                f"only pickled weights ({pickled[0]}), which are not read because a pickle can run code; save them with "
+                "`save_pretrained` (safetensors)"
+                if pickled
+                else f"no weights (model.safetensors); it holds {shown}"
+            )
+            return f"the model folder {name} has {what}"
+        return f"the model folder {name} has no {part} that can be read ({first_line(error)}); it holds {shown}: save or download it again"
+    return (
+        f"model.name is {name!r}: there is no such folder, and the hub gave no {part} for it ({first_line(error)}). "
+        "Check the spelling and the network (HF_HUB_OFFLINE=1 forbids it), log in with `hf auth login` if it is private, "
+        "or give a local folder"
+    )
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error of a library; of those that are meant for programmers with their type."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return f"{type(error).__name__}: {line}" if isinstance(error, KeyError | TypeError | AttributeError) else line
