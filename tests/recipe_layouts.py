@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-RECIPES = ["classify"]
+RECIPES = ["answer", "classify", "classify_images", "prefer", "tag"]
 
 
 def load_recipe(name: str) -> ModuleType:

@@ -6,30 +6,45 @@ from typing import Any
 
 import torch
 
+from toolkit.adapters import has_adapters, save_adapters
 from toolkit.run_folder import versions
 from toolkit.settings_file import to_yaml
 
 
 def pretrained_folder(
-    tokenizer: Any, max_length: int | None, title: str, pipeline_tag: str
+    tokenizer: Any, max_length: int | None, title: str, pipeline_tag: str, usage: str | None = None
 ) -> Callable[[torch.nn.Module, Path, Mapping[str, Any]], None]:
     """Return a task's `export`: it writes weights (safetensors), configuration, tokenizer and README.md.
 
-    A `max_length` that texts were cut to is kept as the tokenizer's limit, so that `transformers.pipeline` with
-    `truncation=True` cuts them alike.
+    Args:
+        tokenizer: it, or the image processor.
+        max_length: what texts were cut to; it is kept as the tokenizer's limit, so that `transformers.pipeline` with
+            `truncation=True` cuts them alike. None where nothing was cut.
+        title: the heading of the model card.
+        pipeline_tag: the name of the task on the hub and in `transformers.pipeline`.
+        usage: an expression of Python that loads the folder; by default the pipeline's.
     """
 
     def export(module: Any, folder: Path, results: Mapping[str, Any]) -> None:
-        module.save_pretrained(folder)
+        card = model_card(title, pipeline_tag, usage or pipeline_call(pipeline_tag), module, results)
+        if has_adapters(module):
+            save_adapters(module, folder, merge=results["config"].model.lora.merge)
+        else:
+            module.save_pretrained(folder)
         if max_length is not None:
             tokenizer.model_max_length = max_length
         tokenizer.save_pretrained(folder)
-        (folder / "README.md").write_text(model_card(title, pipeline_tag, module, results), encoding="utf-8")
+        (folder / "README.md").write_text(card, encoding="utf-8")
 
     return export
 
 
-def model_card(title: str, pipeline_tag: str, module: Any, results: Mapping[str, Any]) -> str:
+def pipeline_call(pipeline_tag: str) -> str:
+    """Return how a text model is loaded as a pipeline."""
+    return f'transformers.pipeline("{pipeline_tag}", "<this folder>", truncation=True)'
+
+
+def model_card(title: str, pipeline_tag: str, usage: str, module: Any, results: Mapping[str, Any]) -> str:
     """Return a model card: what it is, what it reached beside the baseline, and the settings that reproduce it."""
     metrics, baseline = results["metrics"], results["baseline"]
     rows = "\n".join(
@@ -37,6 +52,9 @@ def model_card(title: str, pipeline_tag: str, module: Any, results: Mapping[str,
         for name, value in metrics.items()
     )
     facts = "\n".join(f"- {name}: {text}" for name, text in results["facts"].items())
+    trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    whole = module.get_base_model() if has_adapters(module) else module
+    adapted = f", of which {trained:,} in adapters were trained" if has_adapters(module) else ""
     used = ", ".join(f"{name} {number}" for name, number in versions().items())
     return f"""---
 library_name: transformers
@@ -45,14 +63,14 @@ pipeline_tag: {pipeline_tag}
 
 # {title}
 
-A {type(module).__name__} with {sum(p.numel() for p in module.parameters()):,} parameters, trained for {results["steps"]:,}
+A {type(whole).__name__} with {sum(p.numel() for p in module.parameters()):,} parameters{adapted}, trained for {results["steps"]:,}
 optimizer steps with finetune-toolkit.
 
 | evaluation | this model | baseline |
 | --- | --- | --- |
 {rows}
 
-Load it with `transformers.pipeline("{pipeline_tag}", "<this folder>", truncation=True)`.
+Load it with `{usage}`.
 
 ## Data
 

@@ -1,0 +1,119 @@
+"""Teach a model which of two answers is the better one: direct preference optimisation (DPO, arXiv 2305.18290).
+
+    accelerate launch recipes/prefer.py
+        the embedded corpus (a sentence of documentation against the same words shuffled), a minute on two cores: of the
+        pairs of held-out files it ranks about 90 in a hundred right, where its reference (new weights) ranks 50
+
+    accelerate launch recipes/prefer.py --data.train pairs.jsonl --model.name path/or/hub-id --optim.lr 5e-7 --output runs/pairs
+        your own prompts with chosen and rejected answers, and a model that was trained to answer; with --model.lora.rank 16
+        --optim.lr 5e-6 only adapters are trained, and no second model is held in memory
+
+    accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/prefer.py
+        the same numbers from two processes
+
+Settings come from the defaults below, then from --config run.yaml, then from flags.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from toolkit import Batch, Config, Task, fine_tune
+from toolkit.chat_models import longest_chat
+from toolkit.export import pretrained_folder
+from toolkit.model_config import ModelConfig
+from toolkit.preference_model import export_policy, policy_and_reference
+from toolkit.preference_tokens import pad_pairs
+from toolkit.preferences import PreferenceData, preference_scores
+from toolkit.reference_model import NOT_COUNTED
+from toolkit.tokenizer import CAUSAL, tokenizer
+
+
+@dataclass(frozen=True)
+class DpoConfig:
+    beta: float = 0.1
+    """How dear it is to leave the reference: rewards are beta times what the log-probability has grown by."""
+    label_smoothing: float = 0.0
+    """How often the data is thought to have the two sides the wrong way round, below a half."""
+    likelihood: float = 0.0
+    """The weight of the chosen side's negative log-likelihood per token, added to the loss of its pair; 0 adds none."""
+    reference: str | None = None
+    """Another reference, a model folder or a hub id; null is the model as it was before training."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        if not self.beta > 0:
+            yield f"dpo.beta is {self.beta}; it must be greater than 0"
+        if not 0 <= self.label_smoothing < 0.5:
+            yield f"dpo.label_smoothing is {self.label_smoothing}; it must be at least 0 and below 0.5"
+        if self.likelihood < 0:
+            yield f"dpo.likelihood is {self.likelihood}; it must be 0 or greater"
+
+
+@dataclass(frozen=True)
+class Prefer(Config):
+    model: ModelConfig = ModelConfig()
+    """Which causal model is trained."""
+    data: PreferenceData = PreferenceData()
+    """Which pairs it is trained on."""
+    dpo: DpoConfig = DpoConfig()
+    """What the loss is."""
+    epochs: float | None = 1
+    """Passes over the training data; give epochs or steps, not both."""
+
+
+def rewards(model: torch.nn.Module, batch: Batch, beta: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the rewards of both sides, shape (pairs, 2), and the log-likelihood of the chosen ones per token."""
+    policy, reference = model(batch["input_ids"], batch["attention_mask"], batch["positions"], batch["labels"])
+    chosen = len(policy) // 2
+    tokens = (batch["labels"][:chosen] != NOT_COUNTED).sum(1)
+    return (beta * (policy - reference)).view(2, chosen).T, policy[:chosen] / tokens
+
+
+def dpo_loss(rewards: torch.Tensor, likelihood: torch.Tensor, config: DpoConfig) -> torch.Tensor:
+    """Return the loss summed over the pairs: -log sigmoid of the margin (formula 7 of the paper), smoothed."""
+    margin = rewards[:, 0] - rewards[:, 1]
+    smooth = config.label_smoothing
+    loss = -(1 - smooth) * F.logsigmoid(margin).sum() - smooth * F.logsigmoid(-margin).sum()
+    return loss - config.likelihood * likelihood.sum() if config.likelihood else loss
+
+
+def task(config: Prefer) -> Task:
+    dpo, only = config.dpo, config.evaluate.only
+    pairs = config.data.read()
+    tokens = tokenizer(config.model, pairs.training_texts(), pairs.train.digest, CAUSAL)
+    train, held_out = pairs.tokenize(tokens, longest_chat(config.model, tokens, only))
+    export = pretrained_folder(tokens, None, "Preferences (DPO)", "text-generation")
+
+    def show(sample: int, prediction: Any, reference: Any) -> dict[str, Any]:
+        prompt, chosen, rejected = (tokens.decode(ids) for ids in held_out.fetch([sample])[0])
+        said = {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+        return said | {"reward_chosen": float(prediction[0]), "reward_rejected": float(prediction[1])}
+
+    return Task(
+        model=lambda context: policy_and_reference(config.model, dpo.reference, len(tokens), only),
+        train=train,
+        evaluate=held_out,
+        collate=pad_pairs(tokens),
+        units=lambda batch: len(batch["input_ids"]) // 2,
+        loss=lambda model, batch: dpo_loss(*rewards(model, batch, dpo.beta), dpo),
+        predict=lambda model, batch: rewards(model, batch, dpo.beta)[0],
+        references=lambda batch: torch.zeros(len(batch["input_ids"]) // 2, dtype=torch.int64),
+        metrics=[preference_scores],
+        # The reference itself: no rewards, no margin.
+        baseline=[0.0, 0.0],
+        baseline_scores=None if dpo.likelihood else lambda: {"loss": math.log(2)},
+        show=show,
+        export=export_policy(export, config.model, dpo.reference, config.seed),
+        files=pairs.files,
+        workers=config.data.workers,
+        facts={"model": config.model.name or "the embedded Llama, with new weights", **pairs.facts},
+    )
+
+
+if __name__ == "__main__":
+    fine_tune(Prefer, task)

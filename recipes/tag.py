@@ -1,0 +1,95 @@
+"""Tag words: entities in a text (persons, places, products), parts of speech, or any class for each word.
+
+    accelerate launch recipes/tag.py
+        the embedded corpus (what is each token of a line of Python: a keyword, a parameter, an attribute, ...?), a minute
+        on two cores: accuracy about 0.99 and macro F1 0.97, where the most frequent tag alone has 0.48 and 0.05
+
+    accelerate launch recipes/tag.py --data.train train.conll --data.eval dev.conll \\
+        --model.name path/or/hub-id --optim.lr 2e-5 --output runs/entities
+        your own sentences and encoder: CoNLL files, or tables with the columns tokens and tags
+
+    accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/tag.py
+        the same numbers from two processes
+
+Settings come from the defaults below, then from --config run.yaml, then from flags.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from toolkit import Batch, Config, Task, fine_tune
+from toolkit.embedded_models import encoder
+from toolkit.export import pretrained_folder
+from toolkit.losses import full_precision
+from toolkit.metric_tags import tag_metrics
+from toolkit.model_config import ModelConfig
+from toolkit.models import TOKEN_CLASSIFIER, labels_of_head, load_model, saved_labels
+from toolkit.tag_windows import NO_LABEL, pad_words, prepare_for_words
+from toolkit.tagged_texts import TaggedTexts
+from toolkit.tokenizer import ENCODER, tokenizer
+
+
+@dataclass(frozen=True)
+class Tag(Config):
+    model: ModelConfig = ModelConfig()
+    """Which encoder is trained."""
+    data: TaggedTexts = TaggedTexts()
+    """Which sentences and tags it is trained on."""
+    epochs: float | None = 2
+    """Passes over the training data; give epochs or steps, not both."""
+
+
+def logits(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    inputs = {name: values for name, values in batch.items() if name != "labels"}
+    return full_precision(model(**inputs).logits)
+
+
+def loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """Return the cross-entropy summed over the labelled words; a word's label stands at its first piece."""
+    return F.cross_entropy(
+        logits(model, batch).flatten(0, 1), batch["labels"].flatten(), ignore_index=NO_LABEL, reduction="sum"
+    )
+
+
+def predict(model: torch.nn.Module, batch: Batch) -> list[list[int]]:
+    """Return for each window the tags of the words that belong to it."""
+    tags, labelled = logits(model, batch).argmax(-1).cpu(), (batch["labels"] != NO_LABEL).cpu()
+    return [row[where].tolist() for row, where in zip(tags, labelled, strict=True)]
+
+
+def task(config: Tag) -> Task:
+    only = config.evaluate.only
+    sentences = config.data.read(saved_labels(config.model, TOKEN_CLASSIFIER), trained=only)
+    embedded = replace(ENCODER, prefix_space=True)
+    tokens = prepare_for_words(tokenizer(config.model, sentences.training_texts(), sentences.training_digest, embedded))
+    train, held_out = sentences.tokenize(tokens)
+    return Task(
+        model=lambda runtime: load_model(
+            config.model,
+            TOKEN_CLASSIFIER,
+            encoder,
+            vocabulary=len(tokens),
+            settings=labels_of_head(sentences.labels),
+            trained=only,
+        ),
+        train=train,
+        evaluate=held_out,
+        collate=pad_words(tokens),
+        units=lambda batch: int((batch["labels"] != NO_LABEL).sum()),
+        loss=loss,
+        predict=predict,
+        finish=partial(sentences.finish, held_out),
+        metrics=tag_metrics(sentences.kind),
+        show=sentences.show,
+        export=pretrained_folder(tokens, config.data.max_length, "Token classification", "token-classification"),
+        files=sentences.files,
+        workers=config.data.workers,
+        facts={"model": config.model.name or "the embedded encoder, with new weights", **sentences.facts},
+    )
+
+
+if __name__ == "__main__":
+    fine_tune(Tag, task)

@@ -1,0 +1,135 @@
+"""What a row of preference data says, as texts or as messages, and every way in which that can be wrong."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toolkit.labels import Array
+from toolkit.texts import row_numbers
+from toolkit.tokenized_texts import ROWS_AT_ONCE
+
+NO_PROMPT = "without a prompt; give one, or leave the row out"
+NO_CHOSEN = "whose chosen side is empty; give a text that is better than the other"
+NO_REJECTED = "whose rejected side is empty; give a text that is worse than the other"
+EQUAL = "whose chosen and rejected side are equal, so that there is nothing to prefer; remove them"
+NO_MESSAGES = "with messages that lack a role or a content; each needs both, as texts"
+NO_ANSWER = "with a conversation that does not end in a message of the assistant; remove what comes after it"
+NO_TURN = "with a conversation that has nothing before the assistant's answer; add what it answers"
+OTHER_PROMPTS = (
+    "whose chosen and rejected conversation differ before the last answer; only answers to the same can be compared"
+)
+OTHER_COLUMN = "whose prompt is not how their conversations begin; give another column with --data.prompt, or remove it"
+
+Message = Mapping[str, str]
+
+
+class Pair(NamedTuple):
+    """Two completions of one prompt: texts, or (the prompt) messages and (the completions) a message each."""
+
+    prompt: Any
+    """None where both sides are whole texts."""
+    chosen: Any
+    rejected: Any
+
+
+@dataclass(frozen=True)
+class CheckedPairs:
+    """Which rows can be used."""
+
+    valid: Array
+    """Their numbers, from 0."""
+    prompts: Array
+    """For each of them the number of its prompt: equal where the prompts are."""
+    problems: list[str] = field(default_factory=list)
+    """A sentence for each kind of row that can't."""
+
+
+def check_pairs(name: str, table: Any) -> CheckedPairs:
+    """Look at every row of a `datasets.Dataset` with the columns chosen, rejected and maybe prompt."""
+    known: dict[bytes, int] = {}
+    found: dict[str, list[int]] = {}
+    valid: list[int] = []
+    prompts: list[int] = []
+    for row, read in enumerate(pairs_of(table)):
+        if isinstance(read, str):
+            found.setdefault(read, []).append(row)
+            continue
+        # Without prompts each row is a case of its own.
+        said = str(row) if read.prompt is None else repr(read.prompt)
+        key = blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        valid.append(row)
+        prompts.append(known.setdefault(key, len(known)))
+    problems = [f"{name}: {row_numbers(np.array(rows))} {problem}" for problem, rows in found.items()]
+    return CheckedPairs(np.array(valid, dtype=np.int64), np.array(prompts, dtype=np.int64), problems)
+
+
+def pairs_of(table: Any) -> Iterator[Pair | str]:
+    """Yield each row as a pair, or what is wrong with it; few are in memory at once."""
+    for batch in table.with_format("arrow").iter(ROWS_AT_ONCE):
+        columns = {name: batch.column(name).to_pylist() for name in batch.column_names}
+        chosen, rejected = columns["chosen"], columns["rejected"]
+        for row in range(len(chosen)):
+            prompt = (columns["prompt"][row],) if "prompt" in columns else ()
+            if isinstance(chosen[row], list) or isinstance(rejected[row], list):
+                yield pair_of_messages(chosen[row], rejected[row], *prompt)
+            else:
+                yield pair_of_texts(chosen[row], rejected[row], *prompt)
+
+
+def pair_of_texts(chosen: str | None, rejected: str | None, *prompt: str | None) -> Pair | str:
+    """Return two texts as a pair, with the prompt that they complete where there is one, or what is wrong with them."""
+    if prompt and not (prompt[0] or "").strip():
+        return NO_PROMPT
+    if not (chosen or "").strip():
+        return NO_CHOSEN
+    if not (rejected or "").strip():
+        return NO_REJECTED
+    return EQUAL if chosen == rejected else Pair(prompt[0] if prompt else None, chosen, rejected)
+
+
+def pair_of_messages(chosen: Any, rejected: Any, *prompt: Any) -> Pair | str:
+    """Return two conversations that differ in their last message as a pair, or what is wrong with them.
+
+    The prompt may stand in both conversations, or beside them as a text or as messages, or both.
+    """
+    if not chosen:
+        return NO_CHOSEN
+    if not rejected:
+        return NO_REJECTED
+    given = prompt[0] if prompt else None
+    if isinstance(given, str):
+        given = [{"role": "user", "content": given}]
+    sides = [[plain(message) for message in side] for side in (chosen, rejected)]
+    before = [plain(message) for message in given or []]
+    if not all(map(is_whole, (message for messages in (*sides, before) for message in messages))):
+        return NO_MESSAGES
+    if any(messages[-1]["role"] != "assistant" for messages in sides):
+        return NO_ANSWER
+    (first, better), (second, worse) = ((messages[:-1], messages[-1]) for messages in sides)
+    if first != second:
+        return OTHER_PROMPTS
+    if not first:
+        first = before
+    # A prompt beside whole conversations repeats one of their messages, a system message before it or not.
+    elif before and first[-len(before) :] != before and before[-1] not in first:
+        return OTHER_COLUMN
+    if not first:
+        return NO_PROMPT if prompt else NO_TURN
+    if not better["content"].strip():
+        return NO_CHOSEN
+    if not worse["content"].strip():
+        return NO_REJECTED
+    return EQUAL if better == worse else Pair(first, better, worse)
+
+
+def plain(message: Any) -> Message:
+    """Return a message without the entries that other rows of its table have and it has not."""
+    return {name: value for name, value in (message or {}).items() if value is not None}
+
+
+def is_whole(message: Message) -> bool:
+    """Return whether a message says who speaks, and what."""
+    return isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
