@@ -1,5 +1,8 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685) through `peft`, on frozen weights that may be quantised (arXiv 2305.14314)."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +12,10 @@ from toolkit.extras import require
 from toolkit.model_config import LoraConfig, ModelConfig
 
 EXTRA = "lora"
+SETTINGS = "adapter_config.json"
+"""The file of `peft` that tells a folder with adapters from one with a model."""
+BESIDE = "adapter"
+"""The folder for the adapters within that of a merged model."""
 
 
 def add_adapters(module: Any, config: ModelConfig) -> torch.nn.Module:
@@ -28,15 +35,32 @@ def add_adapters(module: Any, config: ModelConfig) -> torch.nn.Module:
                 f"model.lora.targets names {', '.join(map(repr, unknown))}, which no linear layer of this "
                 f"{type(module).__name__} is called; there are {', '.join(linear)}: name some of them, or leave it out for all"
             )
+    elif not linear:
+        raise UserError(
+            f"model.lora.rank is {lora.rank}, but this {type(module).__name__} has no linear layers to adapt; leave model.lora out"
+        )
     settings = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha if lora.alpha is not None else 2 * lora.rank,
         lora_dropout=lora.dropout,
         target_modules=list(lora.targets) if lora.targets is not None else "all-linear",
         bias="none",
+        task_type=task_type(module),
+        # Where the base is found again: a path that is relative would hold in one folder only.
+        base_model_name_or_path=str(Path(config.name).resolve())
+        if config.name and Path(config.name).is_dir()
+        else config.name,
+        revision=config.revision,
     )
     adapted: torch.nn.Module = peft.get_peft_model(module, settings, autocast_adapter_dtype=False)
     return adapted
+
+
+def task_type(module: Any) -> str | None:
+    """Return what `peft` calls the task of a model, so that it wraps it in the class that can do it; None for others."""
+    if type(module).__name__.endswith(("ForCausalLM", "LMHeadModel")):
+        return "CAUSAL_LM"
+    return None
 
 
 def linear_layers(module: torch.nn.Module) -> list[str]:
@@ -61,3 +85,80 @@ def quantization(lora: LoraConfig, dtype: torch.dtype) -> Any:
     return BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
     )
+
+
+def base_of(config: ModelConfig, only: bool) -> tuple[ModelConfig, Path | None]:
+    """Return the model that is loaded with its weights, and the folder with trained adapters for it, if model.name is one.
+
+    Args:
+        config: names a model, or a folder with adapters, whose base is then the one that it was trained on.
+        only: nothing is trained.
+
+    Raises:
+        UserError: the folder does not say what its base is, or its adapters are not those that the settings ask for.
+    """
+    folder = Path(config.name) if config.name is not None else None
+    if folder is None or not (folder / SETTINGS).is_file():
+        if not only or config.lora.rank is None:
+            return config, None
+        if folder is not None and (folder / BESIDE / SETTINGS).is_file():
+            return replace(config, lora=LoraConfig()), None  # they are merged into this model already
+        raise UserError(
+            f"model.name is {config.name!r}, a model without trained adapters, and new ones change nothing, so there is "
+            "nothing to evaluate; name the folder with the adapters, such as <output>/model, or leave model.lora out"
+        )
+    try:
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        base, rank = str(settings["base_model_name_or_path"] or ""), int(settings["r"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{folder / SETTINGS} is not what peft writes for LoRA; save the adapters again") from None
+    if not base or (Path(base).is_absolute() and not Path(base).is_dir()):
+        raise UserError(
+            f"the adapters in {folder} are for the model {base or 'of no name'!r}, which is not there; bring it back, or set "
+            f"base_model_name_or_path in {folder / SETTINGS} to where it is"
+        )
+    asked = config.lora
+    if asked.rank not in (None, rank) or (
+        asked.targets is not None and set(asked.targets) != set(settings.get("target_modules") or ())
+    ):
+        raise UserError(
+            f"the adapters in {folder} have rank {rank} on {', '.join(sorted(settings.get('target_modules') or ()))}, and "
+            "model.lora asks for others; leave model.lora.rank and model.lora.targets out to train these further"
+        )
+    return replace(config, name=base, revision=settings.get("revision"), lora=LoraConfig(bits=asked.bits)), folder
+
+
+def load_adapters(module: Any, folder: Path) -> torch.nn.Module:
+    """Return the model with the adapters that a folder holds, to be trained further; everything else is frozen.
+
+    Raises:
+        UserError: peft is not installed, or the adapters don't fit the model.
+    """
+    peft = require("peft", EXTRA, f"the adapters in {folder}")
+    try:
+        adapted: torch.nn.Module = peft.PeftModel.from_pretrained(
+            module, folder, is_trainable=True, autocast_adapter_dtype=False
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"the adapters in {folder} don't fit their model, a {type(module).__name__} ({str(error).splitlines()[0]})"
+        ) from None
+    return adapted
+
+
+def has_adapters(module: Any) -> bool:
+    """Return whether a model was adapted by `add_adapters` or `load_adapters`."""
+    return hasattr(module, "peft_config") and hasattr(module, "merge_and_unload")
+
+
+def save_adapters(module: Any, folder: Path, merge: bool) -> None:
+    """Save an adapted model: its adapters alone, or the whole model with the adapters merged in and themselves beside.
+
+    Merging changes the model in place, to spare a copy of it: it is for the end of a run.
+    """
+    # peft would ask the hub whether the vocabulary has changed; the embeddings are frozen.
+    place = folder / BESIDE if merge else folder
+    module.save_pretrained(place, save_embedding_layers=False)
+    (place / "README.md").unlink(missing_ok=True)  # a form to be filled in; ours says what there is to say
+    if merge:
+        module.merge_and_unload().save_pretrained(folder)

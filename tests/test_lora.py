@@ -1,0 +1,236 @@
+"""Adapters on frozen weights: what is trained, what is saved, and that merged and unmerged answer the same."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from recipe_layouts import load_recipe
+from small_chat import conversations, save_llama, write_rows
+from trial import Outcome, run_here
+
+from toolkit.adapters import linear_layers, save_adapters
+from toolkit.chat_models import chat_model
+from toolkit.ledger import read_ledger
+from toolkit.model_config import LoraConfig, ModelConfig
+
+SHORT = "--epochs null --steps 3 --batch.size 8 --generate.tokens 6 --generate.samples 3 --optim.lr 1e-2"
+LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+LORA = ["--model.lora.rank", "4"]
+
+pytest.importorskip("peft")
+
+
+@pytest.fixture(scope="module")
+def chat() -> ModuleType:
+    return load_recipe("chat")
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_llama(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_rows(tmp_path_factory.mktemp("data") / "rows.jsonl", conversations(30, 0))
+
+
+@pytest.fixture(scope="module")
+def train(chat: ModuleType, llama: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Runs the recipe on the small model in a run folder of its own."""
+
+    def train(*words: str | Path, model: Path = llama, dtype: str = "float64") -> Outcome:
+        given = [
+            "--threads",
+            "1",
+            "--model.name",
+            str(model),
+            "--model.dtype",
+            dtype,
+            "--data.train",
+            str(data),
+            *SHORT.split(),
+        ]
+        return run_here(chat.Chat, chat.task, [*given, *map(str, words)], tmp_path_factory.mktemp("runs") / "run")
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def adapted(train: Any) -> Outcome:
+    """A run that trained adapters and saved them alone."""
+    outcome: Outcome = train(*LORA).done()
+    return outcome
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model.double().eval()(input_ids=torch.arange(3, 60).view(3, 19)).logits
+
+
+def losses(outcome: Outcome) -> Sequence[float]:
+    return [row["loss"] for row in read_ledger(outcome.folder / "ledger.jsonl")]
+
+
+def test_only_the_adapters_are_trained(llama: Path) -> None:
+    from toolkit.config import OptimConfig
+    from toolkit.optimizer import build_optimizer
+
+    config = ModelConfig(name=str(llama), dtype="float64", lora=LoraConfig(rank=4))
+    model = chat_model(config, 320, [2], only=False)
+    before = {name: values.clone() for name, values in model.named_parameters()}
+    adapters = {name for name in before if ".lora_" in name}
+    assert {name for name, values in model.named_parameters() if values.requires_grad} == adapters
+    assert len(adapters) == 2 * 2 * len(LAYERS)
+    optimizer = build_optimizer(OptimConfig(lr=0.01), model)
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(adapters)
+    for _ in range(2):  # at first one of each two is zero, and so is the gradient of the other
+        model(input_ids=torch.arange(3, 60).view(3, 19)).logits.square().mean().backward()
+        optimizer.step()
+    changed = {name for name, values in model.named_parameters() if not torch.equal(values, before[name])}
+    assert changed == adapters
+
+
+def test_the_folder_of_adapters_is_small_and_peft_loads_it(adapted: Outcome, llama: Path) -> None:
+    from peft import AutoPeftModelForCausalLM, PeftModel
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+
+    folder = adapted.folder / "model"
+    saved = load_file(folder / "adapter_model.safetensors")
+    assert all("lora_" in name for name in saved)
+    assert len(saved) == 2 * 2 * len(LAYERS)
+    assert not (folder / "model.safetensors").exists()
+    assert "in adapters were trained" in (folder / "README.md").read_text(encoding="utf-8")
+    base = AutoModelForCausalLM.from_pretrained(llama, dtype=torch.float64)
+    plain = logits(base)
+    one = logits(PeftModel.from_pretrained(base, folder, autocast_adapter_dtype=False))
+    other = logits(AutoPeftModelForCausalLM.from_pretrained(folder, dtype=torch.float64))
+    assert torch.equal(one, other)
+    assert (one - plain).abs().max() > 1e-3
+    assert AutoTokenizer.from_pretrained(folder).chat_template
+    # Transformers finds base and adapters by itself.
+    shown = [
+        json.loads(line) for line in (adapted.folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    asked = pipeline("text-generation", str(folder), dtype=torch.float64)
+    for line in shown:
+        answer = asked(line["prompt"], do_sample=False, max_new_tokens=6, return_full_text=False)[0]["generated_text"]
+        assert answer.strip() == line["reply"]
+
+
+def test_merged_and_unmerged_answer_the_same(adapted: Outcome, train: Any) -> None:
+    from peft import AutoPeftModelForCausalLM
+    from transformers import AutoModelForCausalLM
+
+    merged: Outcome = train(*LORA, "--model.lora.merge", "true").done()
+    folder = merged.folder / "model"
+    assert {"model.safetensors", "config.json", "tokenizer.json", "README.md", "adapter"} <= {
+        p.name for p in folder.iterdir()
+    }
+    whole = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
+    assert not [name for name in whole.state_dict() if "lora" in name]
+    for place in (folder / "adapter", adapted.folder / "model"):
+        apart = AutoPeftModelForCausalLM.from_pretrained(place, dtype=torch.float64)
+        assert (logits(whole) - logits(apart)).abs().max() < 1e-9
+        prompt = {
+            "input_ids": torch.arange(3, 60).view(3, 19),
+            "do_sample": False,
+            "max_new_tokens": 20,
+            "pad_token_id": 0,
+        }
+        assert torch.equal(whole.generate(**prompt), apart.generate(**prompt))
+    # What was merged is evaluated as it is, whatever the settings of the training say.
+    train(*LORA, "--model.lora.merge", "true", "--evaluate.only", model=folder).done().says(
+        f"{adapted.record['metrics']['loss']:.4f}"
+    )
+
+
+def test_saving_alone_and_merged_without_a_run(llama: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    config = ModelConfig(name=str(llama), dtype="float64", lora=LoraConfig(rank=2, targets=("q_proj",)))
+    model: Any = chat_model(config, 320, [2], only=False)
+    with torch.no_grad():
+        for name, values in model.named_parameters():
+            if "lora_B" in name:
+                values.normal_(generator=torch.Generator().manual_seed(1))
+    before = logits(model)
+    save_adapters(model, tmp_path / "alone", merge=False)
+    assert {path.name for path in (tmp_path / "alone").iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    save_adapters(model, tmp_path / "merged", merge=True)
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float64)
+    assert 0 < (logits(whole) - before).abs().max() < 1e-9 or torch.equal(logits(whole), before)
+
+
+def test_saved_adapters_are_evaluated_and_trained_further(adapted: Outcome, train: Any, llama: Path) -> None:
+    folder = adapted.folder / "model"
+    loss = adapted.record["metrics"]["loss"]
+    train("--evaluate.only", model=folder).done().says(f"{loss:.4f}")
+    further: Outcome = train(*LORA, model=folder).done()
+    assert further.record["metrics"]["loss"] < loss
+    assert (further.folder / "model" / "adapter_config.json").is_file()
+    train("--model.lora.rank", "8", model=folder).refused("have rank 4 on", "model.lora asks for others")
+    train(*LORA, "--evaluate.only").told("new ones change nothing", "<output>/model")
+
+
+def test_targets_that_no_layer_is_called(train: Any) -> None:
+    train(*LORA, "--model.lora.targets", "[q_proj, query]").refused(
+        "'query'", f"there are {', '.join(LAYERS)}, lm_head"
+    )
+
+
+def test_linear_layers_are_named_once(llama: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    assert linear_layers(AutoModelForCausalLM.from_pretrained(llama)) == [*LAYERS, "lm_head"]
+
+
+@pytest.mark.parametrize("flags", [[], LORA], ids=["all weights", "adapters"])
+def test_activation_checkpointing_changes_no_loss(train: Any, adapted: Outcome, flags: list[str]) -> None:
+    from transformers.models.llama import modeling_llama
+
+    kept = adapted if flags else train(*flags).done()
+    calls: list[int] = []
+    forward = modeling_llama.LlamaMLP.forward
+
+    def counted(self: Any, values: Any) -> Any:
+        calls.append(int(torch.is_grad_enabled()))
+        return forward(self, values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(modeling_llama.LlamaMLP, "forward", counted)
+        again: Outcome = train(*flags, "--model.checkpoint_activations", "true").done()
+    assert losses(again) == pytest.approx(losses(kept), rel=1e-12)
+    assert again.record["metrics"] == pytest.approx(kept.record["metrics"], rel=1e-12)
+    # Each of two layers, in the first try and three steps, twice: it was really computed again.
+    assert sum(calls) >= 2 * 2 * 4
+
+
+@pytest.mark.parametrize("bits", ["4", "8"])
+def test_quantised_weights_under_adapters(train: Any, bits: str, tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    # On a CPU rows of 4 bits have to be whole blocks of 64.
+    llama = save_llama(tmp_path / "llama", width=64)
+    flags = [*LORA, "--model.lora.bits", bits, "--evaluate.every", "2"]
+    outcome: Outcome = train(*flags, model=llama, dtype="float32").done()
+    assert losses(outcome)[-1] < losses(outcome)[0]
+    folder = outcome.folder / "model"
+    assert sum(path.stat().st_size for path in folder.glob("*.safetensors")) < 200_000
+    # What was trained beside rounded weights fits the whole ones too, about.
+    base = AutoModelForCausalLM.from_pretrained(llama, dtype=torch.float32)
+    trained = PeftModel.from_pretrained(base, folder)
+    assert torch.isfinite(logits(trained)).all()
+    train("--model.lora.bits", bits, "--model.lora.rank", "4", "--model.lora.merge", "true").told(
+        "can't be had with model.lora.bits"
+    )

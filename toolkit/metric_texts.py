@@ -1,0 +1,97 @@
+"""Metrics of generated texts, each against one or several references; all are computed by the packages that define them."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from toolkit.extras import require
+
+if TYPE_CHECKING:
+    import evaluate
+
+ROUGE = ("summarize", "ROUGE")
+BLEU = ("translate", "BLEU")
+"""The extra of this project that brings the package, and what it is needed for."""
+Maker = Callable[..., "evaluate.Metric"]
+Scores = dict[str, float]
+
+
+def summary_metrics() -> list[Maker]:
+    """Return the metrics of summaries: ROUGE and the share of exact answers.
+
+    Raises UserError if the package is missing: now, and not at the first evaluation. (The scorer itself takes seconds to import.)
+    """
+    require("rouge_score", *ROUGE)
+    return [rouge, exact_match]
+
+
+def translation_metrics() -> list[Maker]:
+    """Return the metrics of translations: BLEU, chrF and the share of exact answers; raises UserError likewise."""
+    require("sacrebleu", *BLEU)
+    return [bleu, exact_match]
+
+
+def rouge(**options: Any) -> "evaluate.Metric":
+    """ROUGE-1, ROUGE-2 and ROUGE-L."""
+    return _metric(rouge_scores, "ROUGE-1, ROUGE-2 and ROUGE-L, from 0 to 1.", options)
+
+
+def bleu(**options: Any) -> "evaluate.Metric":
+    """BLEU and chrF of the whole corpus."""
+    return _metric(bleu_scores, "BLEU and chrF of the whole corpus, from 0 to 100.", options)
+
+
+def exact_match(**options: Any) -> "evaluate.Metric":
+    """Share of texts that equal a reference."""
+    return _metric(exact_scores, "Share of texts that equal a reference.", options)
+
+
+def rouge_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
+    """Return the mean F-measures of ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004), without stemming.
+
+    Of several references the one with the best F-measure counts, for each measure by itself. The words are what
+    rouge-score finds: runs of the letters a to z and of digits, so texts in other scripts all score 0.
+    """
+    scoring = require("rouge_score.rouge_scorer", *ROUGE)
+    kinds = ["rouge1", "rouge2", "rougeL"]
+    scorer = scoring.RougeScorer(kinds, use_stemmer=False)
+    found = [scorer.score_multi(list(several), text) for text, several in zip(predictions, references, strict=True)]
+    return {kind: sum(scores[kind].fmeasure for scores in found) / len(found) for kind in kinds}
+
+
+def bleu_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
+    """Return BLEU (Papineni et al. 2002) and chrF (Popović 2015) of the corpus, with sacrebleu's own settings."""
+    sacrebleu = require("sacrebleu", *BLEU)
+    most = max(map(len, references))
+    # sacrebleu takes the first references of all texts, then the second ones; None is for texts that have fewer.
+    streams = [[several[place] if place < len(several) else None for several in references] for place in range(most)]
+    texts = list(predictions)
+    return {
+        "bleu": sacrebleu.BLEU().corpus_score(texts, streams).score,
+        "chrf": sacrebleu.CHRF().corpus_score(texts, streams).score,
+    }
+
+
+def exact_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
+    """Return the share of texts that equal one of their references, but for white space around them."""
+    right = [
+        text.strip() in {reference.strip() for reference in several}
+        for text, several in zip(predictions, references, strict=True)
+    ]
+    return {"exact_match": sum(right) / len(right)}
+
+
+def _metric(scores: Callable[..., Scores], description: str, options: dict[str, Any]) -> "evaluate.Metric":
+    """Return an `evaluate.Metric` of texts, each with a list of references."""
+    import datasets
+    import evaluate
+
+    class TextMetric(evaluate.Metric):  # type: ignore[misc]  # evaluate ships no types
+        def _info(self) -> evaluate.MetricInfo:
+            text = datasets.Value("string")
+            features = datasets.Features({"predictions": text, "references": datasets.Sequence(text)})
+            return evaluate.MetricInfo(description=description, citation="", inputs_description="", features=features)
+
+        def _compute(self, predictions: Any, references: Any) -> Scores:
+            return scores(predictions, references)
+
+    return TextMetric(**options)
