@@ -16,16 +16,15 @@ Only what the assistant says carries loss. Settings come from the defaults below
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from toolkit import Batch, Config, OptimConfig, Task, fine_tune
 from toolkit.chat_models import chat_model, longest_chat
 from toolkit.chat_replies import GenerateConfig, Replies, pad_conversations, perplexity, unigram_scores
 from toolkit.chat_template import CHAT, chat_template
-from toolkit.conversation_tokens import NO_LOSS, prepare
+from toolkit.conversation_tokens import prepare
 from toolkit.conversations import Conversations
 from toolkit.export import pretrained_folder
-from toolkit.losses import full_precision
+from toolkit.losses import NOT_COUNTED, counted, summed_cross_entropy
 from toolkit.model_config import ModelConfig
 from toolkit.tokenizer import tokenizer
 
@@ -50,9 +49,9 @@ def loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """Return the cross-entropy of all tokens that carry loss, each predicted from those before it."""
     logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False).logits
     wanted = batch["labels"][:, 1:]
-    carries = wanted != NO_LOSS
+    carries = wanted != NOT_COUNTED
     # Only these are brought to full precision: over a large vocabulary all logits of a batch are its largest tensor.
-    return F.cross_entropy(full_precision(logits[:, :-1][carries]), wanted[carries], reduction="sum")
+    return summed_cross_entropy(logits[:, :-1][carries], wanted[carries])
 
 
 def task(config: Chat) -> Task:
@@ -69,7 +68,7 @@ def task(config: Chat) -> Task:
         train=prepared.train,
         evaluate=replies.source,
         collate=pad_conversations,
-        units=lambda batch: int((batch["labels"][:, 1:] != NO_LOSS).sum()),
+        units=lambda batch: counted(batch["labels"][:, 1:]),
         loss=loss,
         predict=replies.predict if asked else None,
         finish=replies.finish if asked else None,

@@ -18,16 +18,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 
 from toolkit import Batch, Config, Task, fine_tune
 from toolkit.embedded_models import encoder
 from toolkit.export import pretrained_folder
-from toolkit.losses import full_precision
+from toolkit.losses import NOT_COUNTED, counted, summed_cross_entropy
 from toolkit.metric_tags import tag_metrics
 from toolkit.model_config import ModelConfig
 from toolkit.models import TOKEN_CLASSIFIER, labels_of_head, load_model, saved_labels
-from toolkit.tag_windows import NO_LABEL, pad_words, prepare_for_words
+from toolkit.tag_windows import pad_words, prepare_for_words
 from toolkit.tagged_texts import TaggedTexts
 from toolkit.tokenizer import ENCODER, tokenizer
 
@@ -44,19 +43,17 @@ class Tag(Config):
 
 def logits(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     inputs = {name: values for name, values in batch.items() if name != "labels"}
-    return full_precision(model(**inputs).logits)
+    return model(**inputs).logits  # type: ignore[no-any-return]
 
 
 def loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """Return the cross-entropy summed over the labelled words; a word's label stands at its first piece."""
-    return F.cross_entropy(
-        logits(model, batch).flatten(0, 1), batch["labels"].flatten(), ignore_index=NO_LABEL, reduction="sum"
-    )
+    return summed_cross_entropy(logits(model, batch), batch["labels"])
 
 
 def predict(model: torch.nn.Module, batch: Batch) -> list[list[int]]:
     """Return for each window the tags of the words that belong to it."""
-    tags, labelled = logits(model, batch).argmax(-1).cpu(), (batch["labels"] != NO_LABEL).cpu()
+    tags, labelled = logits(model, batch).argmax(-1).cpu(), (batch["labels"] != NOT_COUNTED).cpu()
     return [row[where].tolist() for row, where in zip(tags, labelled, strict=True)]
 
 
@@ -78,7 +75,7 @@ def task(config: Tag) -> Task:
         train=train,
         evaluate=held_out,
         collate=pad_words(tokens),
-        units=lambda batch: int((batch["labels"] != NO_LABEL).sum()),
+        units=lambda batch: counted(batch["labels"]),
         loss=loss,
         predict=predict,
         finish=partial(sentences.finish, held_out),

@@ -1,16 +1,15 @@
 """What all tests share: no network, folders of their own, and a tiny encoder with a table that it can learn."""
 
-import importlib.util
 import json
 import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
+from recipe_layouts import load_recipe
 
 from toolkit.run import quiet_libraries
 
@@ -44,14 +43,7 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(scope="session")
 def recipe() -> ModuleType:
     """recipes/classify.py as a module; its name is that of the run's messages."""
-    spec = importlib.util.spec_from_file_location("classify_recipe", ROOT / "recipes" / "classify.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses and the command line look a class's module up by its name.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_recipe("classify")
 
 
 @pytest.fixture(scope="session")

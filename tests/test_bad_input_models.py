@@ -202,7 +202,9 @@ def test_evaluation_without_a_saved_model(classify: Classify, tmp_path: Path) ->
 
 def test_evaluation_of_a_model_without_a_trained_head(classify: Classify, encoder: Path) -> None:
     classify("--evaluate.only").refused(
-        f"{encoder} has no trained head to classify texts with (", "so there is nothing to evaluate", "saved after training"
+        f"{encoder} has no trained head to classify texts with (",
+        "so there is nothing to evaluate",
+        "saved after training",
     )
 
 

@@ -14,8 +14,9 @@ from trial import Outcome, run_here
 
 from toolkit.chat_replies import GenerateConfig, Replies, pad_conversations, reply_span
 from toolkit.chat_template import CHAT, ChatTemplate
-from toolkit.conversation_tokens import NO_LOSS, prepare
+from toolkit.conversation_tokens import prepare
 from toolkit.conversations import Conversations
+from toolkit.losses import NOT_COUNTED
 from toolkit.model_config import ModelConfig
 from toolkit.tokenizer import tokenizer
 
@@ -90,8 +91,8 @@ def carrying(tokens: Any, template: str, rows: list[Any], folder: Path, loss_on:
         for number, sample in enumerate(source.fetch(range(len(source)))):
             runs: list[list[int]] = [[]]
             for token, label in zip(sample["input_ids"], sample["labels"], strict=True):
-                assert label in (token, NO_LOSS)
-                if label == NO_LOSS:
+                assert label in (token, NOT_COUNTED)
+                if label == NOT_COUNTED:
                     runs.append([])
                 else:
                     runs[-1].append(token)
@@ -159,12 +160,12 @@ def test_the_loss_is_the_sum_over_these_tokens(chat: ModuleType, llama: Path, tm
         ids = torch.tensor(sample["input_ids"])
         chances = model(input_ids=ids[None]).logits[0].log_softmax(-1)
         for place in range(1, len(ids)):
-            if sample["labels"][place] != NO_LOSS:
+            if sample["labels"][place] != NOT_COUNTED:
                 expected -= chances[place - 1, ids[place]].detach()
                 count += 1
     assert made.units(batch) == count
     assert made.loss(model, batch).item() == pytest.approx(float(expected), rel=1e-12)
-    filler = {"input_ids": 0, "attention_mask": 0, "labels": NO_LOSS}
+    filler = {"input_ids": 0, "attention_mask": 0, "labels": NOT_COUNTED}
     wider = {name: torch.nn.functional.pad(batch[name], (0, 7), value=value) for name, value in filler.items()}
     assert made.loss(model, wider).item() == pytest.approx(float(expected), rel=1e-12)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from recipes_here import recipe_module
+from recipe_layouts import load_recipe
 from small_embed import arguments
 from trial import Outcome, run_here
 
@@ -30,7 +30,7 @@ WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five", "six", "
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    return recipe_module("embed")
+    return load_recipe("embed")
 
 
 @pytest.fixture

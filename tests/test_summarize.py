@@ -15,10 +15,11 @@ from trial import Outcome, run_here
 
 from toolkit.corpus_facts import describe, described_in, split_by_module
 from toolkit.generation import GenerateConfig, generated_texts
+from toolkit.losses import NOT_COUNTED
 from toolkit.metric_texts import exact_match, exact_scores, rouge, rouge_scores
 from toolkit.model_config import ModelConfig
 from toolkit.seq2seq import decoder_inputs, seq2seq_model, target_loss, target_tokens
-from toolkit.text_pair_tokens import NO_TARGET, pad_pairs
+from toolkit.text_pair_tokens import pad_pairs
 from toolkit.text_pairs import TextPairs
 
 PREDICTED = ["the cat sat on a mat", "nothing alike", "dogs bark", "four words are here"]
@@ -108,7 +109,7 @@ def test_decoders_begin_as_their_models_do() -> None:
         *(kind(**sizes, **heads, **begin) for kind in (BartConfig, MBartConfig, M2M100Config)),
         T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0),
     ]
-    labels = torch.tensor([[11, 12, 13, 2], [14, 2, NO_TARGET, NO_TARGET]])
+    labels = torch.tensor([[11, 12, 13, 2], [14, 2, NOT_COUNTED, NOT_COUNTED]])
     words = torch.tensor([[21, 22, 2], [23, 2, 1]])
     for settings in families:
         model = AutoModelForSeq2SeqLM.from_config(settings).eval()

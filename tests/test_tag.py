@@ -14,9 +14,10 @@ from small_tag import sentences, write_conll
 from trial import Outcome, run_here
 
 from toolkit.errors import UserError
+from toolkit.losses import NOT_COUNTED
 from toolkit.table_conll import conll_table
 from toolkit.tag_schemes import broken_starts, entities, kind_of_tags, repaired
-from toolkit.tag_windows import NO_LABEL, frame_of, pieces_of, prepare_for_words, windows_of
+from toolkit.tag_windows import frame_of, pieces_of, prepare_for_words, windows_of
 from toolkit.tagged_texts import TaggedTexts
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "tag.py"
@@ -160,7 +161,7 @@ def test_a_long_sentence_has_each_label_once_and_is_put_together_again(tag: Modu
     assert "of at most 16 tokens" in read.facts["windows"]
     samples = held_out.fetch(range(len(held_out)))
     assert max(len(sample["input_ids"]) for sample in samples) <= 16
-    labelled = {n: [label for label in sample["labels"] if label != NO_LABEL] for n, sample in enumerate(samples)}
+    labelled = {n: [label for label in sample["labels"] if label != NOT_COUNTED] for n, sample in enumerate(samples)}
     assert sum(map(len, labelled.values())) == sum(len(tags) for _, tags in rows)
     # With the labels for predictions, the sentences come out as they went in.
     finished = read.finish(held_out, labelled)
@@ -168,7 +169,7 @@ def test_a_long_sentence_has_each_label_once_and_is_put_together_again(tag: Modu
     assert finished.baseline == [["O"] * len(tags) for _, tags in rows]
     batch = tag.pad_words(tokens)(samples[:7])
     assert batch["labels"].shape == batch["input_ids"].shape == batch["attention_mask"].shape
-    assert int((batch["labels"] != NO_LABEL).sum()) == sum(len(labelled[n]) for n in range(7))
+    assert int((batch["labels"] != NOT_COUNTED).sum()) == sum(len(labelled[n]) for n in range(7))
     # In one window the tokens are those of the tokenizer itself.
     whole = TaggedTexts(train=str(data), eval=str(data)).read().tokenize(tokens)[0]
     for sample, (words, tags) in zip(whole.fetch(range(5)), rows, strict=False):
@@ -200,7 +201,7 @@ def test_words_that_the_tokenizer_makes_nothing_of(tmp_path: Path) -> None:
         "4 words that the tokenizer makes nothing of: no loss, and always predicted as 'O'"
     )
     assert len(held_out) == 1
-    assert [label for label in held_out.fetch([0])[0]["labels"] if label != NO_LABEL] == [1, 0]
+    assert [label for label in held_out.fetch([0])[0]["labels"] if label != NOT_COUNTED] == [1, 0]
     assert read.finish(held_out, {0: [1, 0]}).predictions == [["B-x", "O", "O"], ["O"]]
 
 
@@ -229,7 +230,7 @@ def test_words_longer_than_a_window_are_refused_and_cut_on_request(tmp_path: Pat
     read = TaggedTexts(train=str(data), eval=str(data), max_length=4).read()
     windows, _ = read.tokenize(tokens)
     assert "4 sentences have a word that is cut to a window" in read.facts["windows"]
-    assert sum(label != NO_LABEL for sample in windows.fetch([0, 1, 2]) for label in sample["labels"]) == 3
+    assert sum(label != NOT_COUNTED for sample in windows.fetch([0, 1, 2]) for label in sample["labels"]) == 3
     for settings, said in (({"max_length": 5}, "takes at most 4 tokens"), ({"overlap": 4}, "has room for 4 tokens")):
         with pytest.raises(UserError, match=said):
             TaggedTexts(train=str(data), eval=str(data), **settings).read().tokenize(tokens)

@@ -58,8 +58,6 @@ def answering_folder(
         lacking: whether questions may have no answer.
     """
     size = data.window(tokenizer)
-    # Longer texts are no problem of the model's: its own limit is what is saved with the tokenizer.
-    write = pretrained_folder(tokenizer, None, "Question answering", "question-answering")
     lines = LINES.format(
         length=size.length,
         stride=size.stride,
@@ -68,14 +66,6 @@ def answering_folder(
         lacking=lacking,
     )
 
-    def export(module: torch.nn.Module, folder: Path, results: Mapping[str, Any]) -> None:
-        write(module, folder, results)
-        card = folder / "README.md"
-        text = card.read_text(encoding="utf-8").splitlines()
-        # The general card speaks of a pipeline, which this task has no more.
-        usage = "Transformers 5 has no pipeline for this task. Answer questions as the evaluation did with:\n\n" + lines
-        card.write_text(
-            "\n".join(usage if "transformers.pipeline(" in line else line for line in text) + "\n", encoding="utf-8"
-        )
-
-    return export
+    # Longer texts are no problem of the model's: its own limit is what is saved with the tokenizer.
+    usage = "Transformers 5 has no pipeline for this task. Answer questions as the evaluation did with:\n\n" + lines
+    return pretrained_folder(tokenizer, None, "Question answering", "question-answering", usage)

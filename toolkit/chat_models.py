@@ -15,6 +15,26 @@ UNKNOWN = 10**9
 """A tokenizer that knows no limit says 10**30."""
 
 
+def causal_model(config: ModelConfig, vocabulary: int, only: bool, **embedded: Any) -> torch.nn.Module:
+    """Return a causal model, or the base and the adapters that a folder with adapters names.
+
+    Args:
+        config: which one.
+        vocabulary: the number of tokens that the tokenizer knows.
+        only: nothing is trained.
+        embedded: what the configuration of the embedded model is to say besides.
+
+    Raises:
+        UserError: there is no such model, or it does not fit.
+    """
+    base, adapters = base_of(config, only)
+    named = base.name is not None
+    settings = {} if named else embedded
+    # A head with new weights would have to learn the whole language.
+    module = load_model(base, CAUSAL_MODEL, causal, vocabulary=vocabulary, settings=settings, trained=named)
+    return module if adapters is None else load_adapters(module, adapters)
+
+
 def chat_model(config: ModelConfig, vocabulary: int, stops: Sequence[int], only: bool) -> torch.nn.Module:
     """Return the model, or the base and the adapters that a folder with adapters names.
 
@@ -27,13 +47,7 @@ def chat_model(config: ModelConfig, vocabulary: int, stops: Sequence[int], only:
     Raises:
         UserError: there is no such model, or it does not fit.
     """
-    base, adapters = base_of(config, only)
-    # A head with new weights would have to learn the whole language.
-    named = base.name is not None
-    sizes = {} if named else {"max_position_embeddings": CHAT.max_length}
-    module: Any = load_model(base, CAUSAL_MODEL, causal, vocabulary=vocabulary, settings=sizes, trained=named)
-    if adapters is not None:
-        module = load_adapters(module, adapters)
+    module: Any = causal_model(config, vocabulary, only, max_position_embeddings=CHAT.max_length)
     known = module.generation_config.eos_token_id
     own = known if isinstance(known, list) else [] if known is None else [known]
     module.generation_config.eos_token_id = sorted({*own, *stops})

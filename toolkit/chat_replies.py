@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from toolkit.config import at_least
-from toolkit.conversation_tokens import NO_LOSS, Prepared, TokenizedConversations
+from toolkit.conversation_tokens import Prepared, TokenizedConversations
 from toolkit.errors import UserError
 from toolkit.labels import Array
+from toolkit.losses import NOT_COUNTED
 from toolkit.task import Batch, Finished
 from toolkit.texts import row_numbers
 
@@ -44,7 +45,7 @@ def pad_conversations(samples: list[dict[str, Any]]) -> Batch:
     What stands in the padding is of no effect: no token attends to what comes after it, and it carries no loss.
     """
     shape = (len(samples), max(len(sample["input_ids"]) for sample in samples))
-    ids, labels = np.zeros(shape, dtype=np.int64), np.full(shape, NO_LOSS, dtype=np.int64)
+    ids, labels = np.zeros(shape, dtype=np.int64), np.full(shape, NOT_COUNTED, dtype=np.int64)
     mask = np.zeros(shape, dtype=np.int64)
     for row, sample in enumerate(samples):
         length = len(sample["input_ids"])
@@ -56,7 +57,7 @@ def pad_conversations(samples: list[dict[str, Any]]) -> Batch:
 
 def reply_span(labels: Array) -> tuple[int, int]:
     """Return where the last unbroken run of labels begins and ends: the last reply of a conversation."""
-    carrying = np.flatnonzero(labels != NO_LOSS)
+    carrying = np.flatnonzero(labels != NOT_COUNTED)
     gaps = np.flatnonzero(np.diff(carrying) > 1)
     return int(carrying[gaps[-1] + 1 if len(gaps) else 0]), int(carrying[-1]) + 1
 

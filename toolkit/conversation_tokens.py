@@ -14,11 +14,10 @@ from toolkit.chat_template import ChatTemplate, Rendered
 from toolkit.conversation_rows import Rows, Unusable
 from toolkit.errors import UserError
 from toolkit.labels import Array
+from toolkit.losses import NOT_COUNTED
 from toolkit.texts import row_numbers
-from toolkit.tokenized_texts import ROWS_AT_ONCE, _write, tokenizer_digest
+from toolkit.tokenized_texts import ROWS_AT_ONCE, tokenizer_digest, write_tokens
 
-NO_LOSS = -100
-"""The label of a token that carries no loss."""
 FORMAT = 1
 """Part of every key in the cache: to be raised when what is written below changes."""
 
@@ -56,7 +55,7 @@ class TokenizedConversations:
         return np.asarray(self._lengths == self.all_lengths)[self.kept]
 
     def fetch(self, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """Return samples: "input_ids", and "labels" of the same length, `NO_LOSS` where a token carries none."""
+        """Return samples: "input_ids", and "labels" of the same length, `NOT_COUNTED` where a token carries none."""
         if not len(ids):
             return []
         columns = self._tokens[self.kept[np.asarray(ids)].tolist()]
@@ -75,7 +74,7 @@ class TokenizedConversations:
         counts = np.zeros(vocabulary, dtype=np.int64)
         for batch in self._tokens.with_format("arrow").iter(ROWS_AT_ONCE):
             labels = batch["labels"].combine_chunks().flatten().to_numpy()
-            counts += np.bincount(labels[labels != NO_LOSS], minlength=vocabulary)
+            counts += np.bincount(labels[labels != NOT_COUNTED], minlength=vocabulary)
         return counts
 
 
@@ -91,7 +90,7 @@ def tokenize(rows: Rows, template: ChatTemplate, max_length: int | None) -> Toke
     def build(folder: Path) -> None:
         labelled: list[int] = []
         ends: set[int] = set()
-        _write(_batches(rows, template, max_length, labelled, ends), folder)
+        write_tokens(_batches(rows, template, max_length, labelled, ends), folder)
         np.save(folder / "labelled.npy", np.array(labelled))
         np.save(folder / "ends.npy", np.array(sorted(ends)))
 
@@ -162,11 +161,11 @@ def _batches(
                 continue
             ends_of_turns.add(ids[int(np.flatnonzero(carries)[-1])])
             made["input_ids"].append(ids[:max_length])
-            made["labels"].append(np.where(carries, ids, NO_LOSS)[:max_length].tolist())
+            made["labels"].append(np.where(carries, ids, NOT_COUNTED)[:max_length].tolist())
         row += len(conversations)
         # Nothing of a data set with a bad row is kept, but all its rows are looked at.
         if not wrong:
-            labelled.extend(sum(one != NO_LOSS for one in sample) for sample in made["labels"])
+            labelled.extend(sum(one != NOT_COUNTED for one in sample) for sample in made["labels"])
             yield made, np.array([len(ids) for ids in encoded[0]], dtype=np.int64)
     if wrong:
         found = ((rows.numbers[np.array(numbers)], problem) for problem, numbers in wrong.items())

@@ -106,7 +106,8 @@ def embedding_folder(
     tokenizer: Any, max_length: int | None, pooling: Pooling
 ) -> Callable[[torch.nn.Module, Path, Mapping[str, Any]], None]:
     """Return a task's `export`: a folder for `transformers.AutoModel` and for `sentence_transformers.SentenceTransformer`."""
-    write = pretrained_folder(tokenizer, max_length, "Sentence embeddings", "feature-extraction")
+    usage = 'Load it with `sentence_transformers.SentenceTransformer("<this folder>")`.'
+    write = pretrained_folder(tokenizer, max_length, "Sentence embeddings", "feature-extraction", usage)
 
     def export(module: Any, folder: Path, results: Mapping[str, Any]) -> None:
         write(module, folder, results)

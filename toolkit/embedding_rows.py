@@ -11,7 +11,7 @@ import numpy as np
 from toolkit.columns import LABEL_NAMES, PAIR_NAMES, TEXT_NAMES, Columns, find_column
 from toolkit.errors import UserError
 from toolkit.label_reading import is_text, read_labels
-from toolkit.labelled_rows import _empty_texts, check_columns
+from toolkit.labelled_rows import check_columns, empty_texts
 from toolkit.labels import Array, Labels
 from toolkit.texts import Split, row_numbers
 from toolkit.tokenized_texts import ROWS_AT_ONCE
@@ -131,7 +131,7 @@ def check_pairs(name: str, table: Any, roles: Roles, score_range: Sequence[float
     texts = table.select_columns(list(roles.texts))
     nothing, count = np.zeros(len(texts), dtype=bool), len(texts)
     wrong: list[tuple[str, Array]] = []
-    for column, empty in _empty_texts(texts).items():
+    for column, empty in empty_texts(texts).items():
         wrong.append((f"empty text in column {column!r}", empty))
     identities = text_identities(texts)
     for one, other in combinations(range(len(roles.texts)), 2):

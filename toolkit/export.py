@@ -22,7 +22,7 @@ def pretrained_folder(
             `truncation=True` cuts them alike. None where nothing was cut.
         title: the heading of the model card.
         pipeline_tag: the name of the task on the hub and in `transformers.pipeline`.
-        usage: an expression of Python that loads the folder; by default the pipeline's.
+        usage: what the card says on loading the folder; by default the call of the pipeline.
     """
 
     def export(module: Any, folder: Path, results: Mapping[str, Any]) -> None:
@@ -40,8 +40,9 @@ def pretrained_folder(
 
 
 def pipeline_call(pipeline_tag: str) -> str:
-    """Return how a text model is loaded as a pipeline."""
-    return f'transformers.pipeline("{pipeline_tag}", "<this folder>", truncation=True)'
+    """Return how a model is loaded as a pipeline; only text classification cuts texts that are too long."""
+    options = ", truncation=True" if pipeline_tag == "text-classification" else ""
+    return f'Load it with `transformers.pipeline("{pipeline_tag}", "<this folder>"{options})`.'
 
 
 def model_card(title: str, pipeline_tag: str, usage: str, module: Any, results: Mapping[str, Any]) -> str:
@@ -70,7 +71,7 @@ optimizer steps with finetune-toolkit.
 | --- | --- | --- |
 {rows}
 
-Load it with `{usage}`.
+{usage}
 
 ## Data
 

@@ -58,7 +58,7 @@ def read_labels(dataset: Any, column: str, kind: Kind, separator: str | None, li
         return Labels(kind, [], numbers, one_each, empty, ~empty & ~np.isfinite(numbers))
     feature = dataset.features[column]
     if kind == "single":
-        codes, names = _codes(array, getattr(feature, "names", None))
+        codes, names = codes_of(array, getattr(feature, "names", None))
         return Labels(kind, names, codes, one_each, codes < 0, nothing, bool(getattr(feature, "names", None)))
 
     return _read_lists(array, column, getattr(getattr(feature, "feature", None), "names", None), separator, like)
@@ -89,7 +89,7 @@ def _read_lists(
         names, empty = [str(number) for number in range(matrix.shape[1])], null
     else:
         row_of = np.repeat(np.arange(rows), counts)
-        codes, names = _codes(flat, given)
+        codes, names = codes_of(flat, given)
         known = codes >= 0
         # "a;;b" means a and b, and ";" means nothing; in a list an entry that is empty is a defect of the row.
         having, lacking = (np.bincount(row_of[which], minlength=rows) for which in (known, ~known))
@@ -133,7 +133,7 @@ def is_list(type_: Any) -> bool:
     return any(test(type_) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
 
 
-def _codes(array: Any, given: Sequence[str] | None) -> tuple[Array, list[str]]:
+def codes_of(array: Any, given: Sequence[str] | None) -> tuple[Array, list[str]]:
     """Return the code of each value, UNKNOWN where it is missing, and the names of the codes."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -155,7 +155,7 @@ def _as_text(array: Any) -> Any:
     """Return each value's name: where no row has two labels, a reader may have made numbers of the column."""
     import pyarrow as pa
 
-    codes, names = _codes(array, None)
+    codes, names = codes_of(array, None)
     return pa.array([*names, None], pa.string()).take(pa.array(np.where(codes < 0, len(names), codes)))
 
 
@@ -179,7 +179,7 @@ def _numbers(array: Any) -> tuple[Array, Array]:
     import pyarrow.compute as pc
 
     if is_text(array.type):
-        codes, names = _codes(array, None)
+        codes, names = codes_of(array, None)
         table = np.array([*(_number(name) for name in names), math.nan])
         return table[codes], codes < 0
     numbers = np.asarray(pc.cast(array, pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)

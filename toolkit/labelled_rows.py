@@ -54,7 +54,7 @@ def check_rows(
     texts = table.select_columns(columns.texts)
     problems = []
     invalid = labels.empty | labels.unreadable
-    for column, empty in _empty_texts(texts).items():
+    for column, empty in empty_texts(texts).items():
         invalid = invalid | empty
         if empty.any():
             problems.append(f"{name}: empty text in column {column!r} in {row_numbers(np.flatnonzero(empty))}")
@@ -140,7 +140,7 @@ def _alike(labels: Labels) -> str:
     return ""
 
 
-def _empty_texts(texts: Any) -> dict[str, Array]:
+def empty_texts(texts: Any) -> dict[str, Array]:
     """Tell for each text column which rows are null or white space; few rows are in memory at once."""
     import pyarrow as pa
     import pyarrow.compute as pc

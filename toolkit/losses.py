@@ -21,3 +21,8 @@ def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
     """
     flat = full_precision(logits).reshape(-1, logits.shape[-1])
     return F.cross_entropy(flat, labels.reshape(-1), ignore_index=NOT_COUNTED, reduction="sum")
+
+
+def counted(labels: torch.Tensor) -> int:
+    """Return how many labels are not `NOT_COUNTED`: the units of a loss over tokens."""
+    return int((labels != NOT_COUNTED).sum())

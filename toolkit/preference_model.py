@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from toolkit.adapters import base_of, has_adapters, load_adapters
-from toolkit.embedded_models import causal
+from toolkit.adapters import has_adapters
+from toolkit.chat_models import causal_model
 from toolkit.errors import UserError
 from toolkit.model_config import LoraConfig, ModelConfig
-from toolkit.models import CAUSAL_MODEL, load_model
 from toolkit.randomness import seed_for
 from toolkit.reference_model import PolicyAndReference
 from toolkit.restoring import digest_of_frozen
@@ -53,17 +52,6 @@ def policy_and_reference(
         # Adapters that are trained further: switched off they would leave what was there before them.
         return PolicyAndReference(policy, copy.deepcopy(policy))
     return PolicyAndReference(policy)
-
-
-def causal_model(config: ModelConfig, vocabulary: int, only: bool) -> torch.nn.Module:
-    """Return a causal model, or the base and the adapters that a folder with adapters names.
-
-    Raises:
-        UserError: there is no such model, or it does not fit.
-    """
-    base, adapters = base_of(config, only)
-    module = load_model(base, CAUSAL_MODEL, causal, vocabulary=vocabulary, trained=base.name is not None)
-    return module if adapters is None else load_adapters(module, adapters)
 
 
 def read_record(folder: str | None) -> dict[str, Any] | None:

@@ -10,10 +10,10 @@ import numpy as np
 from toolkit.cache import digest_of, once_per_machine
 from toolkit.errors import UserError
 from toolkit.labels import Array
+from toolkit.losses import NOT_COUNTED
 from toolkit.preference_rows import Pair, pairs_of
-from toolkit.reference_model import NOT_COUNTED
 from toolkit.texts import row_numbers
-from toolkit.tokenized_texts import ROWS_AT_ONCE, _write, tokenizer_digest
+from toolkit.tokenized_texts import ROWS_AT_ONCE, tokenizer_digest, write_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -100,7 +100,7 @@ def tokenize_pairs(
     """
     key = digest_of(FORMAT, table_digest, tokenizer_digest(tokenizer), tokenizer.chat_template, max_length)
     return once_per_machine(
-        "preferences", key, lambda folder: _write(_batches(table, rows, name, tokenizer, max_length), folder)
+        "preferences", key, lambda folder: write_tokens(_batches(table, rows, name, tokenizer, max_length), folder)
     )
 
 

@@ -17,7 +17,7 @@ from toolkit.randomness import seed_for
 from toolkit.restoring import digest_of_frozen, weights_of
 from toolkit.runtime import Runtime
 from toolkit.schedules import warmup_steps
-from toolkit.task import Task
+from toolkit.task import JointLoss, Task
 from toolkit.training import Training
 
 # On CPU one more pass through a model costs about as much as so many elements of padding; a GPU is kept waiting by small
@@ -49,7 +49,8 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0) -
         first=first_step,
         micro=config.batch.micro,
         balance=config.batch.balance,
-        call_cost=CALL_COST_ON_CPU if runtime.device.type == "cpu" else None,
+        # Of a joint loss every further micro-batch costs another forward pass.
+        call_cost=CALL_COST_ON_CPU if runtime.device.type == "cpu" and not isinstance(task.loss, JointLoss) else None,
     )
     loader = build_loader(sampler, task, config.seed, order.steps_per_epoch)
     model, optimizer, loader = runtime.accelerator.prepare(

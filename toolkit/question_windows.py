@@ -11,7 +11,7 @@ from toolkit.cache import digest_of, once_per_machine
 from toolkit.errors import UserError
 from toolkit.labels import Array
 from toolkit.question_checks import QuestionSet, named_places
-from toolkit.tokenized_texts import _settings_kept, _write, tokenizer_digest
+from toolkit.tokenized_texts import settings_kept, tokenizer_digest, write_tokens
 
 FORMAT = 1
 """Part of every key in the cache: to be raised when what is written below changes."""
@@ -117,8 +117,8 @@ def question_windows(questions: QuestionSet, tokenizer: Any, size: WindowSize) -
     key = digest_of("questions", FORMAT, questions.digest, tokenizer_digest(tokenizer), size.length, size.stride)
 
     def build(folder: Path) -> None:
-        with _settings_kept(tokenizer):
-            _write(_batches(questions, tokenizer, size), folder)
+        with settings_kept(tokenizer):
+            write_tokens(_batches(questions, tokenizer, size), folder)
 
     return QuestionWindows(once_per_machine("tokens", key, build), questions)
 

@@ -171,6 +171,9 @@ class Reading:
         if isinstance(setting.value, str) and not setting.is_flag and takes(hint, str):
             # Quoted text of a file is text already; jsonargparse would read it again and make null of "null".
             return setting.value
+        if isinstance(setting.value, str) and setting.value.lstrip().startswith("#") and takes(hint, str):
+            # To YAML a remark, of which jsonargparse would make null.
+            return setting.value
         if setting.value is None and not takes(hint, NoneType):
             raise ValueError("null")  # to jsonargparse a null in a mapping means that nothing was given
         parser = self.parsers[hint]

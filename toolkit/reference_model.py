@@ -10,10 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from toolkit.adapters import has_adapters
-from toolkit.losses import full_precision
-
-NOT_COUNTED = -100
-"""The label of a position whose token is no part of a completion."""
+from toolkit.losses import NOT_COUNTED, full_precision
 
 
 class LogProbabilities(NamedTuple):

@@ -8,11 +8,10 @@ import torch.nn.functional as F
 from toolkit.embedded_models import seq2seq
 from toolkit.errors import UserError
 from toolkit.generation import GenerateConfig, prepare_generation
-from toolkit.losses import full_precision
+from toolkit.losses import NOT_COUNTED, counted, summed_cross_entropy
 from toolkit.model_config import ModelConfig
 from toolkit.models import SEQ2SEQ_MODEL, check_architecture, load_model, model_settings
 from toolkit.task import Batch
-from toolkit.text_pair_tokens import NO_TARGET
 
 LIMITS = ("max_position_embeddings", "max_source_positions", "n_positions")
 """Where a model's configuration says how many positions it has."""
@@ -69,14 +68,12 @@ def target_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         decoder_input_ids=decoder_inputs(model, labels),
         use_cache=False,
     ).logits
-    return F.cross_entropy(
-        full_precision(logits).flatten(0, 1), labels.flatten(), ignore_index=NO_TARGET, reduction="sum"
-    )
+    return summed_cross_entropy(logits, labels)
 
 
 def target_tokens(batch: Batch) -> int:
     """Count the target tokens of a batch."""
-    return int((batch["labels"] != NO_TARGET).sum())
+    return counted(batch["labels"])
 
 
 def decoder_inputs(model: torch.nn.Module, labels: torch.Tensor) -> torch.Tensor:
@@ -91,4 +88,4 @@ def decoder_inputs(model: torch.nn.Module, labels: torch.Tensor) -> torch.Tensor
         shifted: torch.Tensor = own(labels)
         return shifted
     begin, pad = module.config.decoder_start_token_id, module.config.pad_token_id
-    return F.pad(labels[:, :-1], (1, 0), value=begin).masked_fill(F.pad(labels[:, :-1] == NO_TARGET, (1, 0)), pad)
+    return F.pad(labels[:, :-1], (1, 0), value=begin).masked_fill(F.pad(labels[:, :-1] == NOT_COUNTED, (1, 0)), pad)

@@ -20,7 +20,6 @@ from toolkit.tokenizer import SEQ2SEQ, tokenizer
 if TYPE_CHECKING:
     from toolkit.tables import Splits
 
-GONE = 'Load it with `transformers.pipeline("{}", "<this folder>", truncation=True)`.'
 USE = """Use it so (Transformers 5 has no pipeline for it):
 
 ```python
@@ -104,13 +103,5 @@ def export(
     tokens: Any, data: TextPairs, purpose: Purpose
 ) -> Callable[[torch.nn.Module, Path, Mapping[str, Any]], None]:
     """Return a task's `export`: the model's folder with its settings for generation, and a card that says how to use it."""
-    whole = pretrained_folder(tokens, data.max_length, purpose.title, purpose.pipeline_tag)
-
-    def write(module: torch.nn.Module, folder: Path, results: Mapping[str, Any]) -> None:
-        whole(module, folder, results)
-        card = folder / "README.md"
-        usage = USE.format(prefix=data.prefix, cut=data.max_length is not None)
-        text = card.read_text(encoding="utf-8").replace(GONE.format(purpose.pipeline_tag), usage)
-        card.write_text(text, encoding="utf-8")
-
-    return write
+    usage = USE.format(prefix=data.prefix, cut=data.max_length is not None)
+    return pretrained_folder(tokens, data.max_length, purpose.title, purpose.pipeline_tag, usage)

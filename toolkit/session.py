@@ -206,7 +206,9 @@ class Session:
             }
             self.folder.write_model(lambda path: export(module, path, card))
         if result.examples:
-            lines = "".join(json.dumps(example, ensure_ascii=False, default=as_plain) + "\n" for example in result.examples)
+            lines = "".join(
+                json.dumps(example, ensure_ascii=False, default=as_plain) + "\n" for example in result.examples
+            )
             write_whole(self.folder.path / "predictions.jsonl", lines)
         self.folder.update(
             status="finished",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from toolkit.errors import UserError
-from toolkit.label_reading import _codes, column_of, is_list, is_text
+from toolkit.label_reading import codes_of, column_of, is_list, is_text
 from toolkit.labels import UNKNOWN, Array, starts_of
 from toolkit.texts import row_numbers
 
@@ -85,7 +85,7 @@ def read_rows(name: str, table: Any, words: str, tags: str) -> tuple[TaggedRows,
     counts, tag_counts = _counts(word_lists), _counts(tag_lists)
     empty = ~missing & (counts == 0) & (tag_counts == 0)
     uneven = ~missing & (counts != tag_counts)
-    codes, names = _codes(pc.list_flatten(tag_lists), given)
+    codes, names = codes_of(pc.list_flatten(tag_lists), given)
     tagless = ~uneven & _any_in_row(codes == UNKNOWN, tag_counts)
     wordless = ~uneven & _any_in_row(_null(pc.list_flatten(word_lists)), counts)
     problems = []

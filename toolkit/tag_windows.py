@@ -15,13 +15,12 @@ import numpy as np
 from toolkit.cache import digest_of, once_per_machine
 from toolkit.errors import UserError
 from toolkit.labels import Array
+from toolkit.losses import NOT_COUNTED
 from toolkit.tag_reading import TaggedRows
-from toolkit.tokenized_texts import ROWS_AT_ONCE, _settings_kept, _write, tokenizer_digest
+from toolkit.tokenized_texts import ROWS_AT_ONCE, settings_kept, tokenizer_digest, write_tokens
 
 FORMAT = 1
 """Part of every key in the cache: to be raised when what is written below changes."""
-NO_LABEL = -100
-"""Where no word is predicted: further pieces of a word, special tokens, padding, words that belong to another window."""
 
 
 class TaggedWindows:
@@ -45,7 +44,11 @@ class TaggedWindows:
         return len(self._lengths)
 
     def fetch(self, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """Return samples: token ids (lists, no padding), and "labels" of the same length."""
+        """Return samples: token ids (lists, no padding), and "labels" of the same length.
+
+        A label is `NOT_COUNTED` where no word is predicted: further pieces of a word, special tokens, words that belong to
+        another window.
+        """
         if not len(ids):
             return []
         rows = np.asarray(ids).tolist()
@@ -57,7 +60,7 @@ class TaggedWindows:
 
     def _labels(self, row: int, word: Array) -> list[int]:
         tags = self.rows.tags[self.rows.starts[self.sentence[row]] + np.maximum(word, 0)]
-        labels: list[int] = np.where(word >= 0, tags, NO_LABEL).tolist()
+        labels: list[int] = np.where(word >= 0, tags, NOT_COUNTED).tolist()
         return labels
 
     def words(self, row: int) -> Array:
@@ -184,9 +187,9 @@ def tokenize_words(rows: TaggedRows, tokenizer: Any, length: int, overlap: int, 
     key = digest_of("windows", FORMAT, words_digest, tokenizer_digest(tokenizer), length, overlap)
 
     def build(folder: Path) -> None:
-        with _settings_kept(tokenizer):
+        with settings_kept(tokenizer):
             found: dict[str, list[int]] = {"sentence": [], "longest": [], "lost": []}
-            _write(_batches(rows, tokenizer, length, overlap, found), folder)
+            write_tokens(_batches(rows, tokenizer, length, overlap, found), folder)
             for name, values in found.items():
                 np.save(folder / f"{name}.npy", np.array(values, dtype=np.int64))
 
@@ -252,5 +255,5 @@ def pad_words(tokenizer: Any) -> Callable[[list[dict[str, Any]]], Any]:
             f"the tokenizer ({type(tokenizer).__name__}) has no padding token, so sentences of different length cannot "
             "stand in one batch; give the model a tokenizer with a pad_token"
         )
-    pad = DataCollatorForTokenClassification(tokenizer, label_pad_token_id=NO_LABEL)
+    pad = DataCollatorForTokenClassification(tokenizer, label_pad_token_id=NOT_COUNTED)
     return lambda samples: dict(pad(samples))

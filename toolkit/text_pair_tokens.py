@@ -10,15 +10,13 @@ import numpy as np
 from toolkit.cache import digest_of
 from toolkit.errors import UserError
 from toolkit.labels import Array
+from toolkit.losses import NOT_COUNTED
 from toolkit.text_pairs import Pairs, PairSplit, TextPairs
 from toolkit.texts import row_numbers
 from toolkit.tokenized_texts import text_digest, tokenize
 
 if TYPE_CHECKING:
     import torch
-
-NO_TARGET = -100
-"""The label of a place that is padding."""
 
 
 class TokenColumn:
@@ -184,7 +182,7 @@ def pad_pairs(tokenizer: Any) -> Callable[[list[dict[str, Any]]], "dict[str, tor
         return {
             "input_ids": padded(sources, tokenizer.pad_token_id),
             "attention_mask": padded([[1] * len(source) for source in sources], 0),
-            "labels": padded([sample["target"] for sample in samples], NO_TARGET),
+            "labels": padded([sample["target"] for sample in samples], NOT_COUNTED),
         }
 
     return collate

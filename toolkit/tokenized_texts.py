@@ -67,8 +67,8 @@ def tokenize(texts: Any, tokenizer: Any, max_length: int | None, texts_digest: s
     key = digest_of(FORMAT, texts_digest, tokenizer_digest(tokenizer), max_length)
 
     def build(folder: Path) -> None:
-        with _settings_kept(tokenizer):
-            _write(_batches(texts, tokenizer, max_length), folder)
+        with settings_kept(tokenizer):
+            write_tokens(_batches(texts, tokenizer, max_length), folder)
 
     return once_per_machine("tokens", key, build)
 
@@ -94,7 +94,7 @@ def tokenizer_digest(tokenizer: Any) -> str:
         bool(getattr(tokenizer, "split_special_tokens", False)),
     )
     if getattr(tokenizer, "is_fast", False):
-        with _settings_kept(tokenizer):
+        with settings_kept(tokenizer):
             # What the last call cut or padded to is no property of the tokenizer.
             tokenizer.backend_tokenizer.no_truncation()
             tokenizer.backend_tokenizer.no_padding()
@@ -173,7 +173,7 @@ def _encode(tokenizer: Any, columns: list[list[str]], max_length: int | None) ->
     return {name: list(encoded[name]) for name in encoded if name != "attention_mask"}
 
 
-def _write(batches: Iterator[tuple[dict[str, list[list[int]]], Array]], folder: Path) -> None:
+def write_tokens(batches: Iterator[tuple[dict[str, list[list[int]]], Array]], folder: Path) -> None:
     """Write token ids as the stream of Arrow batches that `datasets.Dataset.from_file` maps into memory."""
     import pyarrow as pa
 
@@ -202,7 +202,7 @@ def _write(batches: Iterator[tuple[dict[str, list[list[int]]], Array]], folder: 
 
 
 @contextmanager
-def _settings_kept(tokenizer: Any) -> Iterator[None]:
+def settings_kept(tokenizer: Any) -> Iterator[None]:
     """Give a fast tokenizer back as it was: every call leaves its cut behind, which would be saved with the model."""
     if not getattr(tokenizer, "is_fast", False):
         yield
