@@ -116,7 +116,10 @@ def ready(module: Any, config: ModelConfig) -> torch.nn.Module:
                 f"model.checkpoint_activations is true, but a {type(module).__name__} can't do that; leave it out"
             )
         # The older, reentrant kind needs inputs with a gradient, which adapters on frozen weights do not have.
-        module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if hasattr(module, "activation_checkpointing_enable"):
+            module.activation_checkpointing_enable({"use_reentrant": False})
+        else:  # its name before Transformers 5.2x
+            module.gradient_checkpointing_enable({"use_reentrant": False})
     return add_adapters(module, config) if config.lora.rank is not None else module
 
 
