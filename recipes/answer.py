@@ -17,14 +17,14 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from dataclasses import dataclass
 
 from toolkit import Config, OptimConfig, Task, fine_tune
-from toolkit.answer_export import answering_folder
-from toolkit.answer_finding import finish_answers, pad_windows, show_answer
-from toolkit.answer_rules import answer_scores
-from toolkit.answer_spans import best_spans, span_loss
+from toolkit.answering.data import QuestionData
+from toolkit.answering.export import answering_folder
+from toolkit.answering.finding import finish_answers, pad_windows, show_answer
+from toolkit.answering.metrics import answer_scores
+from toolkit.answering.spans import best_spans, span_loss
 from toolkit.embedded_models import encoder
 from toolkit.model_config import ModelConfig
 from toolkit.models import QUESTION_ANSWERER, load_model
-from toolkit.questions import QuestionData
 from toolkit.tokenizer import tokenizer
 
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import torch
 
 from toolkit import Batch, Config, OptimConfig, Task, fine_tune
-from toolkit.chat_models import chat_model, longest_chat
-from toolkit.chat_replies import GenerateConfig, Replies, pad_conversations, perplexity, unigram_scores
-from toolkit.chat_template import CHAT, chat_template
-from toolkit.conversation_tokens import prepare
-from toolkit.conversations import Conversations
+from toolkit.chat.data import Conversations
+from toolkit.chat.models import chat_model, longest_chat
+from toolkit.chat.replies import GenerateConfig, Replies, pad_conversations, perplexity, unigram_scores
+from toolkit.chat.template import CHAT, chat_template
+from toolkit.chat.tokens import prepare
 from toolkit.export import pretrained_folder
 from toolkit.losses import NOT_COUNTED, counted, summed_cross_entropy
 from toolkit.model_config import ModelConfig

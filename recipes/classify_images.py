@@ -22,13 +22,13 @@ import torch.nn.functional as F
 
 from toolkit import Batch, Config, Task, fine_tune
 from toolkit.config import BatchConfig, OptimConfig
-from toolkit.embedded_image_model import image_classifier
 from toolkit.export import pretrained_folder
-from toolkit.image_augmentation import AugmentConfig
-from toolkit.image_processor import Preparation, processor_of, stack_images
-from toolkit.labelled_images import LabelledImages
+from toolkit.images.augmentation import AugmentConfig
+from toolkit.images.data import LabelledImages
+from toolkit.images.embedded_model import image_classifier
+from toolkit.images.metrics import Confusion
+from toolkit.images.processor import Preparation, processor_of, stack_images
 from toolkit.losses import full_precision
-from toolkit.metric_images import Confusion
 from toolkit.metrics import accuracy, macro_f1
 from toolkit.model_config import ModelConfig
 from toolkit.models import IMAGE_CLASSIFIER, labels_of_head, load_model, saved_labels

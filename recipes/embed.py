@@ -20,12 +20,12 @@ from dataclasses import dataclass
 import torch
 
 from toolkit import Batch, Config, Task, UserError, fine_tune
-from toolkit.embedding_data import EmbeddingData
-from toolkit.embedding_losses import ContrastConfig, cosine_error, in_batch_loss
-from toolkit.embedding_model import EmbeddingModelConfig, embed, embedding_folder, embedding_model, pooling_of
-from toolkit.embedding_search import Search
-from toolkit.embedding_texts import Partners, pad_sides
-from toolkit.metric_embeddings import search_quality
+from toolkit.embedding.data import EmbeddingData
+from toolkit.embedding.losses import ContrastConfig, cosine_error, in_batch_loss
+from toolkit.embedding.metrics import search_quality
+from toolkit.embedding.models import EmbeddingModelConfig, embed, embedding_folder, embedding_model, pooling_of
+from toolkit.embedding.search import Search
+from toolkit.embedding.texts import Partners, pad_sides
 from toolkit.metrics import correlation
 from toolkit.task import JointLoss
 from toolkit.tokenizer import tokenizer

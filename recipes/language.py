@@ -20,14 +20,14 @@ from typing import Literal
 import torch
 
 from toolkit import Batch, BatchConfig, Config, OptimConfig, Task, fine_tune
-from toolkit.block_models import embedded_tokenizer, find_objective, language_model, longest_block
-from toolkit.block_scores import guesses, scores_of, show_guesses, truths, unigram_scores
-from toolkit.blocks import make_blocks, pad_blocks
-from toolkit.documents import Documents
 from toolkit.export import pretrained_folder
+from toolkit.language.blocks import make_blocks, pad_blocks
+from toolkit.language.data import Documents
+from toolkit.language.masks import Masking
+from toolkit.language.metrics import token_accuracy
+from toolkit.language.models import embedded_tokenizer, find_objective, language_model, longest_block
+from toolkit.language.scores import guesses, scores_of, show_guesses, truths, unigram_scores
 from toolkit.losses import counted, summed_cross_entropy
-from toolkit.masks import Masking
-from toolkit.metric_language import token_accuracy
 from toolkit.model_config import ModelConfig
 from toolkit.tokenizer import tokenizer
 

@@ -23,13 +23,13 @@ import torch
 import torch.nn.functional as F
 
 from toolkit import Batch, Config, Task, fine_tune
-from toolkit.chat_models import longest_chat
+from toolkit.chat.models import longest_chat
 from toolkit.export import pretrained_folder
 from toolkit.losses import NOT_COUNTED
 from toolkit.model_config import ModelConfig
-from toolkit.preference_model import export_policy, policy_and_reference
-from toolkit.preference_tokens import pad_pairs
-from toolkit.preferences import PreferenceData, preference_scores
+from toolkit.preferences.data import PreferenceData, preference_scores
+from toolkit.preferences.models import export_policy, policy_and_reference
+from toolkit.preferences.tokens import pad_pairs
 from toolkit.tokenizer import CAUSAL, tokenizer
 
 

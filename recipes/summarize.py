@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit import Task, fine_tune
-from toolkit.corpus_facts import described_functions, split_by_module
+from toolkit.corpora.facts import described_functions, split_by_module
 from toolkit.data_config import embedded_splits
-from toolkit.metric_texts import summary_metrics
-from toolkit.seq2seq_task import Purpose, Seq2SeqConfig, seq2seq_task
-from toolkit.text_pairs import Pairs, TextPairs
+from toolkit.rewriting.data import Pairs, TextPairs
+from toolkit.rewriting.metrics import summary_metrics
+from toolkit.rewriting.task import Purpose, Seq2SeqConfig, seq2seq_task
 
 if TYPE_CHECKING:
     from toolkit.tables import Splits

@@ -23,11 +23,11 @@ from toolkit import Batch, Config, Task, fine_tune
 from toolkit.embedded_models import encoder
 from toolkit.export import pretrained_folder
 from toolkit.losses import NOT_COUNTED, counted, summed_cross_entropy
-from toolkit.metric_tags import tag_metrics
 from toolkit.model_config import ModelConfig
 from toolkit.models import TOKEN_CLASSIFIER, labels_of_head, load_model, saved_labels
-from toolkit.tag_windows import pad_words, prepare_for_words
-from toolkit.tagged_texts import TaggedTexts
+from toolkit.tagging.data import TaggedTexts
+from toolkit.tagging.metrics import tag_metrics
+from toolkit.tagging.windows import pad_words, prepare_for_words
 from toolkit.tokenizer import ENCODER, tokenizer
 
 

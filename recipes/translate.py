@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit import BatchConfig, Task, fine_tune
-from toolkit.corpus_dates import written_dates
+from toolkit.corpora.dates import written_dates
 from toolkit.data_config import embedded_splits
-from toolkit.metric_texts import translation_metrics
-from toolkit.seq2seq_task import Purpose, Seq2SeqConfig, seq2seq_task
-from toolkit.text_pairs import Pairs, TranslationPairs
+from toolkit.rewriting.data import Pairs, TranslationPairs
+from toolkit.rewriting.metrics import translation_metrics
+from toolkit.rewriting.task import Purpose, Seq2SeqConfig, seq2seq_task
 
 if TYPE_CHECKING:
     from toolkit.tables import Splits

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-RECIPES = ["answer", "classify", "classify_images", "prefer", "tag"]
+RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.py"))
 
 
 def load_recipe(name: str) -> ModuleType:

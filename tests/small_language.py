@@ -43,6 +43,6 @@ def arguments(folder: Path, objective: str = "causal") -> list[str]:
     train, evaluate = write_texts(folder)
     return [
         *("--objective", objective, "--data.train", str(train), "--data.eval", str(evaluate), "--data.block", "17"),
-        *("--model.dtype", "float64", "--epochs", "null", "--steps", "6", "--batch.size", "8", "--threads", "1"),
+        *("--model.dtype", "float64", "--epochs", "null", "--steps", "6", "--batch.size", "8"),
         *("--evaluate.every", "3", "--batch.eval", "4"),
     ]

@@ -15,13 +15,13 @@ import torch
 from small_answer import arguments, questions, write_rows
 from trial import Outcome, run_here
 
-from toolkit.answer_finding import best_answers, pad_windows
-from toolkit.answer_rules import answer_scores
-from toolkit.answer_spans import best_spans, span_loss
+from toolkit.answering.checks import NOWHERE
+from toolkit.answering.data import QuestionData, groups_of
+from toolkit.answering.finding import best_answers, pad_windows
+from toolkit.answering.metrics import answer_scores
+from toolkit.answering.spans import best_spans, span_loss
+from toolkit.answering.windows import WindowSize, question_windows
 from toolkit.errors import UserError
-from toolkit.question_checks import NOWHERE
-from toolkit.question_windows import WindowSize, question_windows
-from toolkit.questions import QuestionData, groups_of
 from toolkit.tokenizer import ENCODER, train_tokenizer
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "answer.py"
@@ -414,7 +414,7 @@ def test_the_small_run_has_windows_and_questions_without_an_answer(recipe: Modul
 
 
 def test_the_embedded_questions_are_answered_where_they_say() -> None:
-    from toolkit.corpus_questions import questions_of
+    from toolkit.corpora.questions import questions_of
 
     source = (
         "def read(self, path, mode='r', size=None):\n    for line in lines(path):\n        count = size\n"

@@ -12,10 +12,10 @@ from recipe_layouts import load_recipe
 from small_chat import CHATML, arguments, chat_tokenizer, conversations, save_llama, write_rows
 from trial import Outcome, run_here
 
-from toolkit.chat_replies import GenerateConfig, Replies, pad_conversations, reply_span
-from toolkit.chat_template import CHAT, ChatTemplate
-from toolkit.conversation_tokens import prepare
-from toolkit.conversations import Conversations
+from toolkit.chat.data import Conversations
+from toolkit.chat.replies import GenerateConfig, Replies, pad_conversations, reply_span
+from toolkit.chat.template import CHAT, ChatTemplate
+from toolkit.chat.tokens import prepare
 from toolkit.losses import NOT_COUNTED
 from toolkit.model_config import ModelConfig
 from toolkit.tokenizer import tokenizer
@@ -375,7 +375,7 @@ def test_no_reply_is_asked_for_where_none_is_wanted(chat: ModuleType, tmp_path: 
 
 
 def test_final_answers_as_gsm8k_scores_them(tmp_path: Path) -> None:
-    from toolkit.metric_final_answers import FinalAnswers, final_answer
+    from toolkit.chat.metrics import FinalAnswers, final_answer
 
     def official(reply: str) -> str:
         """The rule of its authors: a number after the mark, commas left out."""

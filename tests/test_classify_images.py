@@ -17,10 +17,10 @@ from trial import Outcome, run_here
 
 from toolkit.cut import cut
 from toolkit.errors import UserError
-from toolkit.image_augmentation import AugmentConfig
-from toolkit.image_processor import Preparation
-from toolkit.image_reading import ImageError, decode, inspect
-from toolkit.labelled_images import LabelledImages
+from toolkit.images.augmentation import AugmentConfig
+from toolkit.images.data import LabelledImages
+from toolkit.images.processor import Preparation
+from toolkit.images.reading import ImageError, decode, inspect
 from toolkit.loading import MicroBatches
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "recipes"))
@@ -193,7 +193,7 @@ def test_augmented_pixels_are_the_processors_own() -> None:
 
 def test_a_crop_is_a_part_of_the_image_and_not_smaller_than_asked() -> None:
     """An image that holds its own coordinates tells which part was taken."""
-    from toolkit.image_augmentation import draw, part
+    from toolkit.images.augmentation import draw, part
 
     rows, columns = np.mgrid[0:200, 0:200].astype(np.uint8)
     image = Image.fromarray(np.stack([rows, columns, rows], axis=-1))
@@ -433,7 +433,7 @@ def test_settings_that_can_not_be(tmp_path: Path) -> None:
 def test_the_metrics_are_those_of_scikit_learn() -> None:
     from sklearn.metrics import confusion_matrix
 
-    from toolkit.metric_images import Confusion
+    from toolkit.images.metrics import Confusion
 
     random = np.random.default_rng(0)
     references, predictions = random.integers(0, 4, 60), random.integers(0, 3, 60)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit import corpus
+from toolkit.corpora import docstrings as corpus
 
 
 @pytest.fixture(scope="module")

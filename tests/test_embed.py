@@ -16,14 +16,14 @@ from recipe_layouts import load_recipe
 from small_embed import arguments
 from trial import Outcome, run_here
 
-from toolkit.embedding_data import EmbeddingData
-from toolkit.embedding_losses import cosine_error, in_batch_loss
-from toolkit.embedding_model import EmbeddingModelConfig, embed, embedding_model, pooled, pooling_of
-from toolkit.embedding_rows import text_identities
-from toolkit.embedding_search import Search, search
-from toolkit.embedding_texts import EmbeddingSource, EmbeddingTexts, Partners, pad_sides
+from toolkit.embedding.data import EmbeddingData
+from toolkit.embedding.losses import cosine_error, in_batch_loss
+from toolkit.embedding.metrics import search_quality
+from toolkit.embedding.models import EmbeddingModelConfig, embed, embedding_model, pooled, pooling_of
+from toolkit.embedding.rows import text_identities
+from toolkit.embedding.search import Search, search
+from toolkit.embedding.texts import EmbeddingSource, EmbeddingTexts, Partners, pad_sides
 from toolkit.errors import UserError
-from toolkit.metric_embeddings import search_quality
 
 WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five", "six", "seven"]
 

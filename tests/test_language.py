@@ -19,15 +19,16 @@ from hypothesis import strategies as st
 from small_language import arguments, lines
 from trial import Outcome, run_here
 
-from toolkit import block_stream, masks
-from toolkit.block_scores import guesses, scores_of, truths, unigram_scores
-from toolkit.block_stream import Stream, pieces, tokenize_documents
-from toolkit.blocks import CausalBlocks, WholeBlocks, pad_blocks
-from toolkit.documents import cut_at_line
 from toolkit.errors import UserError
+from toolkit.language import masks
+from toolkit.language import stream as block_stream
+from toolkit.language.blocks import CausalBlocks, WholeBlocks, pad_blocks
+from toolkit.language.data import cut_at_line
+from toolkit.language.masks import Masking
+from toolkit.language.scores import guesses, scores_of, truths, unigram_scores
+from toolkit.language.stream import Stream, pieces, tokenize_documents
 from toolkit.ledger import read_ledger
 from toolkit.losses import NOT_COUNTED, summed_cross_entropy
-from toolkit.masks import Masking
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "language.py"
 

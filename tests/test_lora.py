@@ -13,7 +13,7 @@ from small_chat import conversations, save_llama, write_rows
 from trial import Outcome, run_here
 
 from toolkit.adapters import linear_layers, save_adapters
-from toolkit.chat_models import chat_model
+from toolkit.chat.models import chat_model
 from toolkit.ledger import read_ledger
 from toolkit.model_config import LoraConfig, ModelConfig
 

@@ -84,7 +84,7 @@ def tokens_of(llama: Path) -> Any:
 def model_of(llama: Path, **adapters: Any) -> Any:
     """Return the policy and its reference in float64, the policy a little away from where it began."""
     from toolkit.model_config import LoraConfig, ModelConfig
-    from toolkit.preference_model import policy_and_reference
+    from toolkit.preferences.models import policy_and_reference
 
     config = ModelConfig(name=str(llama), dtype="float64", lora=LoraConfig(**adapters))
     model = policy_and_reference(config, None, 320)
@@ -97,8 +97,8 @@ def model_of(llama: Path, **adapters: Any) -> Any:
 
 
 def batch_of(llama: Path, count: int = 5) -> tuple[list[Any], dict[str, torch.Tensor]]:
-    from toolkit.preference_rows import Pair
-    from toolkit.preference_tokens import encode, pad_pairs
+    from toolkit.preferences.rows import Pair
+    from toolkit.preferences.tokens import encode, pad_pairs
 
     tokens = tokens_of(llama)
     samples = encode([Pair(row["prompt"], row["chosen"], row["rejected"]) for row in pairs(count)], tokens)
@@ -142,7 +142,7 @@ def test_loss_and_gradient_are_those_of_the_formula(recipe: ModuleType, llama: P
 
 def test_before_training_there_is_no_margin(recipe: ModuleType, llama: Path) -> None:
     from toolkit.model_config import ModelConfig
-    from toolkit.preference_model import policy_and_reference
+    from toolkit.preferences.models import policy_and_reference
 
     for config in (ModelConfig(name=str(llama)), ModelConfig(name=str(llama), lora=recipe_lora(dropout=0.5))):
         rewards, _ = recipe.rewards(policy_and_reference(config, None, 320).train(), batch_of(llama)[1], 0.1)
@@ -208,7 +208,7 @@ def test_training_leaves_the_reference_as_it_began_and_so_does_a_resume(train: C
     assert not torch.equal(module.policy.lm_head.weight, start["lm_head.weight"])
     assert rows_of(again.folder / "ledger.jsonl") == rows_of(whole.folder / "ledger.jsonl")
     # What it began with is what the seed alone makes of the embedded model.
-    from toolkit.preference_model import read_record, recorded_reference
+    from toolkit.preferences.models import read_record, recorded_reference
 
     record = read_record(str(whole.folder / "model"))
     assert record is not None
@@ -263,7 +263,7 @@ def test_adapters_are_trained_against_themselves_switched_off(train: Capture, ll
 
 
 def test_scores_of_fixed_rewards() -> None:
-    from toolkit.preferences import preference_scores
+    from toolkit.preferences.data import preference_scores
 
     metric = preference_scores()
     metric.add_batch(predictions=[[2.0, 1.0], [0.0, 0.0], [-1.0, 1.0]], references=[0, 0, 0])
@@ -290,8 +290,8 @@ PROMPTS = {"whole": "say it:", "repeated": "<system>be brief<end><user>say red<e
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_exactly_the_completion_carries_loss(layout: str, llama: Path, tmp_path: Path) -> None:
-    from toolkit.preference_tokens import pad_pairs
-    from toolkit.preferences import PreferenceData
+    from toolkit.preferences.data import PreferenceData
+    from toolkit.preferences.tokens import pad_pairs
 
     row, chosen, rejected = LAYOUTS[layout]
     data = write_rows(tmp_path / "data.jsonl", [row])
@@ -312,7 +312,7 @@ def test_exactly_the_completion_carries_loss(layout: str, llama: Path, tmp_path:
 
 def refusal(tmp_path: Path, rows: list[dict[str, Any]], llama: Path | None = None, **settings: Any) -> str:
     """Return what is said of data that can't be used."""
-    from toolkit.preferences import PreferenceData
+    from toolkit.preferences.data import PreferenceData
 
     data = write_rows(tmp_path / "data.jsonl", rows)
     try:
@@ -333,7 +333,7 @@ def test_rows_that_are_no_pair_are_told_together(tmp_path: Path) -> None:
     for line, row, word in zip(said, (5, 6, 7, 8), ("equal", "chosen side", "rejected side", "prompt"), strict=True):
         assert f"1 row (number {row}," in line
         assert word in line
-    from toolkit.preferences import PreferenceData
+    from toolkit.preferences.data import PreferenceData
 
     data = str(tmp_path / "data.jsonl")
     read = PreferenceData(train=data, eval=data, drop_invalid=True).read()
@@ -383,7 +383,7 @@ def test_what_else_can_be_wrong(tmp_path: Path, llama: Path, train: Capture) -> 
     train("--data.train", messages)[0].refused("no chat template", "--model.name")
     plain = copy.deepcopy(tokens_of(llama))
     plain.chat_template = None
-    from toolkit.preferences import PreferenceData
+    from toolkit.preferences.data import PreferenceData
 
     with pytest.raises(UserError, match="no chat template to write them with"):
         PreferenceData(train=str(messages), eval=str(messages)).read().tokenize(plain, 64)
@@ -393,7 +393,7 @@ def test_what_else_can_be_wrong(tmp_path: Path, llama: Path, train: Capture) -> 
 
 def test_the_vocabulary_has_to_fit(llama: Path) -> None:
     from toolkit.model_config import ModelConfig
-    from toolkit.preference_model import policy_and_reference
+    from toolkit.preferences.models import policy_and_reference
 
     with pytest.raises(UserError, match="knows 321 tokens, but the model only 320"):
         policy_and_reference(ModelConfig(name=str(llama)), None, 321)
@@ -403,7 +403,7 @@ def test_the_vocabulary_has_to_fit(llama: Path) -> None:
     ("one", "other", "shared"), [([1, 2, 3], [1, 2, 4], 2), ([1, 2], [1, 2, 3], 1), ([1], [2], 0), ([1], [1, 2], 0)]
 )
 def test_each_side_keeps_a_token_behind_what_both_begin_with(one: list[int], other: list[int], shared: int) -> None:
-    from toolkit.preference_tokens import shared_beginning
+    from toolkit.preferences.tokens import shared_beginning
 
     assert shared_beginning(one, other) == shared_beginning(other, one) == shared
 
@@ -413,7 +413,7 @@ def test_each_side_keeps_a_token_behind_what_both_begin_with(one: list[int], oth
 def test_a_cut_takes_of_the_prompt_first_and_never_a_whole_completion(
     limit: int, lengths: tuple[int, int, int]
 ) -> None:
-    from toolkit.preference_tokens import PairIds, shortened
+    from toolkit.preferences.tokens import PairIds, shortened
 
     whole = PairIds(*(list(range(100 * k, 100 * k + length)) for k, length in enumerate(lengths, 1)))
     cut = shortened(whole, limit, begin=100)
@@ -427,7 +427,7 @@ def test_a_cut_takes_of_the_prompt_first_and_never_a_whole_completion(
 
 
 def test_no_prompt_is_on_both_sides_of_the_split(tmp_path: Path) -> None:
-    from toolkit.preferences import PreferenceData
+    from toolkit.preferences.data import PreferenceData
 
     rows = [{**row, "prompt": f"say {number // 3}: "} for number, row in enumerate(pairs(60))]
     read = PreferenceData(train=str(write_rows(tmp_path / "data.jsonl", rows)), held_out=0.2).read()
@@ -439,7 +439,7 @@ def test_no_prompt_is_on_both_sides_of_the_split(tmp_path: Path) -> None:
 
 
 def test_the_embedded_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from toolkit.corpus_preferences import first_sentence, shuffled, shuffled_sentences
+    from toolkit.corpora.preferences import first_sentence, shuffled, shuffled_sentences
 
     for number in range(20):
         lines = [f'"""Count from {number} to {word} and back again."""' for word in WORDS]

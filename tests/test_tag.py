@@ -16,9 +16,9 @@ from trial import Outcome, run_here
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 from toolkit.table_conll import conll_table
-from toolkit.tag_schemes import broken_starts, entities, kind_of_tags, repaired
-from toolkit.tag_windows import frame_of, pieces_of, prepare_for_words, windows_of
-from toolkit.tagged_texts import TaggedTexts
+from toolkit.tagging.data import TaggedTexts
+from toolkit.tagging.schemes import broken_starts, entities, kind_of_tags, repaired
+from toolkit.tagging.windows import frame_of, pieces_of, prepare_for_words, windows_of
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "tag.py"
 STEPS = ["--steps", "14", "--epochs", "null"]
@@ -319,7 +319,7 @@ def test_metrics(tmp_path: Path) -> None:
     from seqeval.metrics import f1_score, precision_score, recall_score
     from sklearn.metrics import f1_score as word_f1
 
-    from toolkit.metric_tags import tag_metrics
+    from toolkit.tagging.metrics import tag_metrics
 
     random = np.random.default_rng(0)
     wanted = [[BIO[tag] for tag in random.integers(0, 5, size)] for size in (1, 4, 9, 30)]
@@ -463,7 +463,7 @@ def test_columns_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_the_embedded_lines() -> None:
-    from toolkit.corpus_code_tokens import tagged_lines
+    from toolkit.corpora.code_tokens import tagged_lines
 
     source = "import os.path as p\n\n\ndef size(name, least=0):\n    return max(os.stat(name, flag=1).st_size, 'a')\n"
     found = [

@@ -8,7 +8,7 @@ import numpy as np
 
 from toolkit.columns import Columns, find_columns
 from toolkit.config import at_least
-from toolkit.corpus import docstrings
+from toolkit.corpora.docstrings import docstrings
 from toolkit.data_config import DataConfig, embedded_splits
 from toolkit.errors import UserError
 from toolkit.held_out import held_out_rows

@@ -1,0 +1,1 @@
+"""Extractive question answering: questions, contexts, and answers that are spans of them."""

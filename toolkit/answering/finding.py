@@ -1,0 +1,111 @@
+"""From windows to answers: how they are padded, and the best span over all windows of a question."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from toolkit.answering.windows import QuestionWindows
+from toolkit.errors import UserError
+from toolkit.labels import Array
+from toolkit.task import Finished
+
+
+def pad_windows(tokenizer: Any) -> Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]:
+    """Return a collate function: windows to tensors of shape (windows, tokens of the longest), padded on the tokenizer's side.
+
+    Beside the model's inputs it makes "context", "first" and "labels": see `toolkit.answering.spans.OWN`.
+
+    Raises:
+        UserError: the tokenizer has no padding token.
+    """
+    if tokenizer.pad_token_id is None:
+        raise UserError(
+            f"the tokenizer ({type(tokenizer).__name__}) has no padding token, so windows of different length cannot "
+            "stand in one batch; give the model a tokenizer with a pad_token"
+        )
+    fillers = {"input_ids": tokenizer.pad_token_id, "token_type_ids": getattr(tokenizer, "pad_token_type_id", 0)}
+    from_left = tokenizer.padding_side == "left"
+
+    def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        counts = [len(sample["input_ids"]) for sample in samples]
+        shape = (len(samples), max(counts))
+        first = np.array([shape[1] - count if from_left else 0 for count in counts], dtype=np.int64)
+        inputs = [name for name in samples[0] if name not in ("context", "labels")]
+        arrays = {name: np.full(shape, fillers.get(name, 0), dtype=np.int64) for name in inputs}
+        mask, context = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=bool)
+        for row, (sample, start, count) in enumerate(zip(samples, first.tolist(), counts, strict=True)):
+            for name in inputs:
+                arrays[name][row, start : start + count] = sample[name]
+            mask[row, start : start + count] = 1
+            begin, end = sample["context"]
+            context[row, start + begin : start + end] = True
+        labels = np.array([sample["labels"] for sample in samples], dtype=np.int64) + first[:, None]
+        arrays |= {"attention_mask": mask, "context": context, "first": first, "labels": labels}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    return collate
+
+
+def best_answers(
+    windows: QuestionWindows, predictions: Mapping[int, Any], lacking: bool, margin: float
+) -> tuple[list[str], Array]:
+    """Return the answer to each question, empty where none is given, and where it stands in the context (-1 where none is).
+
+    Args:
+        windows: those that the predictions are of.
+        predictions: of each window, by its number, in ascending order: see `toolkit.answering.spans.best_spans`.
+        lacking: whether there are questions without an answer; if not, one is always given.
+        margin: by how much "no answer" has to be more likely, as a difference of logarithms.
+
+    The answer is the most likely span of all windows. That there is none is as likely as in the window that believes it least:
+    one that has found the answer speaks for all.
+    """
+    rows = np.array([np.asarray(prediction, dtype=np.float64) for prediction in predictions.values()])
+    numbers = windows.question_of[np.fromiter(predictions, dtype=np.int64)]
+    # By question, the best score first; of equal ones the window that comes first.
+    order = np.lexsort((-rows[:, 2], numbers))
+    asked, begins = np.unique(numbers[order], return_index=True)
+    best = order[begins]
+    nothing = np.minimum.reduceat(rows[order, 3], begins)
+    chosen = np.fromiter(predictions, dtype=np.int64)[best]
+    places = windows.characters(chosen, rows[best, :2].astype(np.int64))
+    if lacking:
+        places[nothing > rows[best, 2] + margin] = -1
+    answers = []
+    for row, number in enumerate(asked.tolist()):
+        begin, end = places[row].tolist()
+        text = windows.questions.contexts[windows.questions.context_of[number]][begin:end] if begin >= 0 else ""
+        # Some tokenizers count the space before a word to its token.
+        places[row] += [len(text) - len(text.lstrip()), len(text.rstrip()) - len(text)]
+        answers.append(text.strip())
+    return answers, places
+
+
+def finish_answers(
+    windows: QuestionWindows, lacking: bool, margin: float, guesses: list[str]
+) -> Callable[[Mapping[int, Any]], Finished]:
+    """Return a task's `finish`: answers beside the references, and beside what can be guessed without the contexts."""
+
+    def finish(predictions: Mapping[int, Any]) -> Finished:
+        answers, _ = best_answers(windows, predictions, lacking, margin)
+        return Finished(answers, windows.questions.answers, guesses)
+
+    return finish
+
+
+def show_answer(windows: QuestionWindows) -> Callable[[int, str, list[str]], dict[str, Any]]:
+    """Return a task's `show`: a question with its context, the answer that was given and those that are right."""
+
+    def show(number: int, answer: str, references: list[str]) -> dict[str, Any]:
+        questions = windows.questions
+        return {
+            "id": questions.ids[number],
+            "question": questions.questions[number],
+            "context": questions.contexts[questions.context_of[number]],
+            "answer": answer,
+            "references": references,
+        }
+
+    return show

@@ -1,0 +1,1 @@
+"""The embedded corpora: made from what is on every machine, once per machine."""

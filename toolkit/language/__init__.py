@@ -1,0 +1,1 @@
+"""Language modelling: documents as blocks of tokens."""

@@ -1,0 +1,1 @@
+"""Pairs of a chosen and a rejected completion, and a model beside its reference."""

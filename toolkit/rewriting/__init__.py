@@ -1,0 +1,1 @@
+"""From one text to another: models with an encoder and a decoder."""

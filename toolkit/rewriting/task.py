@@ -1,0 +1,107 @@
+"""The task of every recipe from one text to another: a model with encoder and decoder learns targets, and then writes them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from toolkit.config import Config
+from toolkit.export import pretrained_folder
+from toolkit.model_config import ModelConfig
+from toolkit.rewriting.data import Pairs, TextPairs
+from toolkit.rewriting.generation import GenerateConfig, generated_texts
+from toolkit.rewriting.models import check_seq2seq, longest_text, seq2seq_model, target_loss, target_tokens
+from toolkit.rewriting.tokens import pad_pairs, tokenize_pairs
+from toolkit.task import Finished, Task
+from toolkit.tokenizer import SEQ2SEQ, tokenizer
+
+if TYPE_CHECKING:
+    from toolkit.tables import Splits
+
+USE = """Use it so (Transformers 5 has no pipeline for it):
+
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("<this folder>")
+model = AutoModelForSeq2SeqLM.from_pretrained("<this folder>")
+inputs = tokenizer([{prefix!r} + text for text in texts], padding=True, truncation={cut}, return_tensors="pt")
+answers = tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True)
+```"""
+
+
+@dataclass(frozen=True)
+class Seq2SeqConfig(Config):
+    """What all recipes from one text to another have in common."""
+
+    model: ModelConfig = ModelConfig()
+    """Which encoder-decoder is trained."""
+    generate: GenerateConfig = GenerateConfig()
+    """How it writes its answers in an evaluation, and when it is used later."""
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """What tells one such recipe from another."""
+
+    title: str
+    """What the model card is headed with."""
+    pipeline_tag: str
+    """What the hub calls such models."""
+    metrics: Sequence[Callable[..., Any]]
+    baseline: Callable[[Pairs], list[str]]
+    """Returns what a trivial model would answer, one text per evaluation pair."""
+
+
+def seq2seq_task(config: Seq2SeqConfig, data: TextPairs, corpus: Callable[[], "Splits"], purpose: Purpose) -> Task:
+    """Return the task.
+
+    Args:
+        config: the run.
+        data: its `data` section.
+        corpus: returns the embedded data.
+        purpose: what the texts are for.
+
+    Raises:
+        UserError: whatever is wrong with model or data.
+    """
+    check_seq2seq(config.model)
+    pairs = data.read(corpus)
+    tokens = tokenizer(config.model, pairs.training_texts(), pairs.training_digest, SEQ2SEQ)
+    train, evaluate = tokenize_pairs(pairs, data, tokens, longest_text(config.model, tokens))
+    longest = int(train.target.lengths.max())
+
+    def finish(written: Mapping[int, Any]) -> Finished:
+        return Finished(list(written.values()), pairs.references, purpose.baseline(pairs))
+
+    def show(number: int, written: str, references: list[str]) -> dict[str, Any]:
+        return {"source": pairs.source(number), "prediction": written, "references": references}
+
+    return Task(
+        model=lambda runtime: seq2seq_model(
+            config.model, config.generate, len(tokens), longest, trained=config.evaluate.only
+        ),
+        train=train,
+        evaluate=evaluate,
+        collate=pad_pairs(tokens),
+        units=target_tokens,
+        loss=target_loss,
+        predict=lambda model, batch: generated_texts(model, batch, tokens),
+        finish=finish,
+        metrics=purpose.metrics,
+        show=show,
+        export=export(tokens, data, purpose),
+        files=pairs.files,
+        workers=data.workers,
+        facts={"model": config.model.name or "the embedded encoder-decoder, with new weights", **pairs.facts},
+    )
+
+
+def export(
+    tokens: Any, data: TextPairs, purpose: Purpose
+) -> Callable[[torch.nn.Module, Path, Mapping[str, Any]], None]:
+    """Return a task's `export`: the model's folder with its settings for generation, and a card that says how to use it."""
+    usage = USE.format(prefix=data.prefix, cut=data.max_length is not None)
+    return pretrained_folder(tokens, data.max_length, purpose.title, purpose.pipeline_tag, usage)

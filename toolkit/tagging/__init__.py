@@ -1,0 +1,1 @@
+"""Token classification: sentences of words with a tag each."""
