@@ -7,6 +7,7 @@ The recipes share the processes and their groups: to start them costs more than 
 
 import importlib
 import importlib.util
+import os
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -62,7 +63,9 @@ def run_all(output: Path, data: Path, micro_batches: list[int | None], names: li
     runtime = None
     for name in names:
         recipe = load_recipe(name)
-        arguments = [*small_arguments(name, data / name), "--threads", "1", "--output", str(data / "runs")]
+        # Each process writes its own files: another one may be reading already.
+        own = data / os.environ.get("RANK", "0") / name
+        arguments = [*small_arguments(name, own), "--threads", "1", "--output", str(data / "runs")]
         config: Any = parse(config_class(recipe), recipe.__doc__ or "", arguments)
         runtime = runtime or start_runtime(config)
         for micro in micro_batches:
