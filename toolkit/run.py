@@ -1,6 +1,7 @@
 """A recipe as a command: from its arguments to the exit code of its process."""
 
 import io
+import logging
 import os
 import sys
 import time
@@ -137,6 +138,8 @@ def quiet_libraries() -> None:
     # Of a process that died each other one would print the C++ stack of its lost connection.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    # It recommends a package of kernels from the hub, which would be code from there.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
 def report(recipe: str, config: Config | None, error: UserError) -> None:
