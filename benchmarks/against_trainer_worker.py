@@ -64,6 +64,8 @@ class Samples(torch.utils.data.Dataset[Any]):
         return len(self.source)
 
     def __getitem__(self, number: int) -> Any:
+        if number >= len(self):
+            raise IndexError(number)  # the sampler iterates until then
         (sample,) = self.source.fetch([number])
         return sample if self.transform is None else self.transform(sample, self.generator)
 
@@ -80,7 +82,8 @@ def with_trainer(task: Task, config: Any, runtime: Runtime) -> Figures:
         arguments = TrainingArguments(
             folder,
             per_device_train_batch_size=config.batch.size,
-            num_train_epochs=config.epochs,
+            # A part of an epoch is rounded by each in its own way.
+            max_steps=config.steps or round(config.epochs * -(-len(source) // config.batch.size)),
             learning_rate=optim.lr,
             weight_decay=optim.weight_decay,
             adam_beta1=optim.betas[0],

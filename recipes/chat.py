@@ -58,7 +58,7 @@ def task(config: Chat) -> Task:
     data, only = config.data, config.evaluate.only
     chats = data.read()
     tokens = tokenizer(config.model, chats.train.texts(), chats.train.digest, CHAT)
-    limit = longest_chat(config.model, tokens, only)
+    limit = longest_chat(config.model, tokens)
     template = chat_template(tokens, config.model, data.chat_template, data.loss_on)
     prepared = prepare(chats.train, chats.evaluate, template, data.max_length, limit)
     replies = Replies(config.generate, prepared, tokens, limit)

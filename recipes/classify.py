@@ -20,11 +20,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from toolkit import Batch, Config, Task, fine_tune
+from toolkit import Config, Task, fine_tune
 from toolkit.export import pretrained_folder
 from toolkit.heads import read_for_head
 from toolkit.labelled_texts import LabelledTexts, pad_texts
-from toolkit.losses import full_precision
+from toolkit.losses import logits_of
 from toolkit.metrics import accuracy, correlation, macro_f1, multilabel_f1, regression_errors
 from toolkit.model_config import ModelConfig
 from toolkit.models import saved_labels, sequence_classifier
@@ -35,7 +35,7 @@ from toolkit.tokenizer import tokenizer
 class Classify(Config):
     model: ModelConfig = ModelConfig()
     """Which encoder is trained."""
-    data: LabelledTexts = LabelledTexts(held_out=0.15, max_length=128)
+    data: LabelledTexts = LabelledTexts(held_out=0.15)
     """Which texts and labels it is trained on."""
     epochs: float | None = 3
     """Passes over the training data; give epochs or steps, not both."""
@@ -76,10 +76,6 @@ def task(config: Classify) -> Task:
     train, held_out = texts.tokenize(tokens)
     kind = KINDS[texts.kind]
 
-    def logits(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        inputs = {name: values for name, values in batch.items() if name != "labels"}
-        return full_precision(model(**inputs).logits)
-
     return Task(
         model=lambda runtime: sequence_classifier(
             config.model, texts.labels, texts.kind, len(tokens), trained_head=only
@@ -88,13 +84,13 @@ def task(config: Classify) -> Task:
         evaluate=held_out,
         collate=pad_texts(tokens, texts.kind),
         units=lambda batch: batch["labels"].numel(),
-        loss=lambda model, batch: kind.loss(logits(model, batch), batch["labels"]),
-        predict=lambda model, batch: kind.decide(logits(model, batch)),
+        loss=lambda model, batch: kind.loss(logits_of(model, batch), batch["labels"]),
+        predict=lambda model, batch: kind.decide(logits_of(model, batch)),
         references=lambda batch: batch["labels"].long() if texts.kind == "multi" else batch["labels"],
         metrics=kind.metrics,
         baseline=texts.baseline,
         show=texts.show,
-        export=pretrained_folder(tokens, config.data.max_length, "Text classification", "text-classification"),
+        export=pretrained_folder(tokens, config.data.longest, "Text classification", "text-classification"),
         files=texts.files,
         workers=config.data.workers,
         facts={"model": config.model.name or "the embedded encoder, with new weights", **texts.facts},

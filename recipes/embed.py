@@ -45,6 +45,8 @@ class Embed(Config):
 
 def task(config: Embed) -> Task:
     texts, pooling = config.data.read(), pooling_of(config.model)
+    if texts.kind == "scores" and (unused := list(config.contrast.unused())):
+        raise UserError(*unused)
     if texts.kind != "scores" and len(texts.sides) < 3 and config.batch.size < 2:
         raise UserError(
             "batch.size is 1, but the negatives of a pair are the other samples of the step; give 2 or more, better 32 or more"
@@ -67,7 +69,7 @@ def task(config: Embed) -> Task:
     )
 
     return Task(
-        model=lambda runtime: embedding_model(config.model, len(tokens)),
+        model=lambda runtime: embedding_model(config.model, len(tokens), only=config.evaluate.only),
         train=train,
         evaluate=held_out,
         transform=partners.of_the_others if partners else None,

@@ -17,17 +17,15 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
-from toolkit import Batch, BatchConfig, Config, OptimConfig, Task, fine_tune
+from toolkit import BatchConfig, Config, OptimConfig, Task, fine_tune
 from toolkit.export import pretrained_folder
 from toolkit.language.blocks import make_blocks, pad_blocks
 from toolkit.language.data import Documents
 from toolkit.language.masks import Masking
 from toolkit.language.metrics import token_accuracy
-from toolkit.language.models import embedded_tokenizer, find_objective, language_model, longest_block
+from toolkit.language.models import embedded_tokenizer, find_objective, language_model
 from toolkit.language.scores import guesses, scores_of, show_guesses, truths, unigram_scores
-from toolkit.losses import counted, summed_cross_entropy
+from toolkit.losses import counted, logits_of, summed_cross_entropy
 from toolkit.model_config import ModelConfig
 from toolkit.tokenizer import tokenizer
 
@@ -56,13 +54,7 @@ def task(config: Language) -> Task:
     )
     masking = Masking(tokens, config.data.mask) if objective == "masked" else None
     streams = documents.tokenize(tokens)
-    limit = longest_block(config.model, tokens)
-    train, held_out = (make_blocks(stream, tokens, objective, config.data.block, limit) for stream in streams)
-
-    def logits(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        inputs = {name: values for name, values in batch.items() if name != "labels"}
-        scores: torch.Tensor = model(**inputs).logits
-        return scores
+    train, held_out = (make_blocks(stream, tokens, objective, config.data.block) for stream in streams)
 
     return Task(
         model=lambda runtime: language_model(config.model, objective, len(tokens), trained=config.evaluate.only),
@@ -72,8 +64,8 @@ def task(config: Language) -> Task:
         evaluate_transform=masking,
         collate=pad_blocks(tokens, objective),
         units=lambda batch: counted(batch["labels"]),
-        loss=lambda model, batch: summed_cross_entropy(logits(model, batch), batch["labels"]),
-        predict=lambda model, batch: guesses(logits(model, batch), batch["labels"]),
+        loss=lambda model, batch: summed_cross_entropy(logits_of(model, batch), batch["labels"]),
+        predict=lambda model, batch: guesses(logits_of(model, batch), batch["labels"]),
         references=lambda batch: truths(batch["labels"]),
         metrics=[token_accuracy],
         from_loss=lambda mean, units: scores_of(mean, units, streams[1].bytes if objective == "causal" else None),

@@ -28,9 +28,9 @@ from toolkit.export import pretrained_folder
 from toolkit.losses import NOT_COUNTED
 from toolkit.model_config import ModelConfig
 from toolkit.preferences.data import PreferenceData, preference_scores
-from toolkit.preferences.models import export_policy, policy_and_reference
+from toolkit.preferences.models import check_reference, export_policy, policy_and_reference
 from toolkit.preferences.tokens import pad_pairs
-from toolkit.tokenizer import CAUSAL, tokenizer
+from toolkit.tokenizer import tokenizer
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,9 @@ def dpo_loss(rewards: torch.Tensor, likelihood: torch.Tensor, config: DpoConfig)
 def task(config: Prefer) -> Task:
     dpo, only = config.dpo, config.evaluate.only
     pairs = config.data.read()
-    tokens = tokenizer(config.model, pairs.training_texts(), pairs.train.digest, CAUSAL)
-    train, held_out = pairs.tokenize(tokens, longest_chat(config.model, tokens, only))
+    tokens = tokenizer(config.model, pairs.training_texts(), pairs.train.digest, pairs.embedded_tokenizer)
+    check_reference(config.model, dpo.reference, tokens)
+    train, held_out = pairs.tokenize(tokens, longest_chat(config.model, tokens), config.model)
     export = pretrained_folder(tokens, None, "Preferences (DPO)", "text-generation")
 
     def show(sample: int, prediction: Any, reference: Any) -> dict[str, Any]:

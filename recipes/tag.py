@@ -22,7 +22,7 @@ import torch
 from toolkit import Batch, Config, Task, fine_tune
 from toolkit.embedded_models import encoder
 from toolkit.export import pretrained_folder
-from toolkit.losses import NOT_COUNTED, counted, summed_cross_entropy
+from toolkit.losses import NOT_COUNTED, counted, logits_of, summed_cross_entropy
 from toolkit.model_config import ModelConfig
 from toolkit.models import TOKEN_CLASSIFIER, labels_of_head, load_model, saved_labels
 from toolkit.tagging.data import TaggedTexts
@@ -41,19 +41,14 @@ class Tag(Config):
     """Passes over the training data; give epochs or steps, not both."""
 
 
-def logits(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    inputs = {name: values for name, values in batch.items() if name != "labels"}
-    return model(**inputs).logits  # type: ignore[no-any-return]
-
-
 def loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """Return the cross-entropy summed over the labelled words; a word's label stands at its first piece."""
-    return summed_cross_entropy(logits(model, batch), batch["labels"])
+    return summed_cross_entropy(logits_of(model, batch), batch["labels"])
 
 
 def predict(model: torch.nn.Module, batch: Batch) -> list[list[int]]:
     """Return for each window the tags of the words that belong to it."""
-    tags, labelled = logits(model, batch).argmax(-1).cpu(), (batch["labels"] != NOT_COUNTED).cpu()
+    tags, labelled = logits_of(model, batch).argmax(-1).cpu(), (batch["labels"] != NOT_COUNTED).cpu()
     return [row[where].tolist() for row, where in zip(tags, labelled, strict=True)]
 
 
@@ -81,7 +76,7 @@ def task(config: Tag) -> Task:
         finish=partial(sentences.finish, held_out),
         metrics=tag_metrics(sentences.kind),
         show=sentences.show,
-        export=pretrained_folder(tokens, config.data.max_length, "Token classification", "token-classification"),
+        export=pretrained_folder(tokens, None, "Token classification", "token-classification"),
         files=sentences.files,
         workers=config.data.workers,
         facts={"model": config.model.name or "the embedded encoder, with new weights", **sentences.facts},

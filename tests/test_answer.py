@@ -214,6 +214,40 @@ def test_cells_of_text_are_read_for_what_they_say(tmp_path: Path) -> None:
     assert re.search(r"number 3,.*no whole number.*'there'", refusal(tmp_path, rows))
 
 
+def test_numbers_are_read_as_they_are_written(tmp_path: Path) -> None:
+    base = {"question": "How many?", "context": "there are 12 or 3.5"}
+    rows = [{**base, "answer": 12, "answer_start": 10.0}, {**base, "answer": 3.5, "answer_start": None}]
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    read = QuestionData(train=str(path), eval=str(path)).read()
+    assert read.train.answers == [["12"], ["3.5"]]
+    assert read.train.spans.tolist() == [[10, 12], [16, 19]]
+    for start in (10.5, float("inf")):
+        wrong = [{**base, "answer": "12", "answer_start": start}]
+        assert re.search(rf"number 1,.*no whole number.*the first: {start}\)", refusal(tmp_path, wrong))
+
+
+def test_columns_that_cannot_be_found(tmp_path: Path) -> None:
+    row = {"question": "Which?", "context": "an attic", "answer": "attic"}
+    other = write_rows(tmp_path / "other.jsonl", [{"question": "Which?", "context": "an attic"}])
+    said = refusal(tmp_path, [row], eval=str(other))
+    assert said.startswith("evaluation data: cannot tell which column holds the answers")
+    assert "the data has the columns 'question', 'context'" in said
+    said = refusal(tmp_path, [row], question="context", context="context")
+    assert "data.question is 'context', a column that is taken for something else too" in said
+    # A column that was given is no other one, whatever its name.
+    rows = [{"text": "Which?", "source": "an attic", "answer": "attic"}]
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    assert QuestionData(train=str(path), eval=str(path), question="text").read().train.contexts == ["an attic"]
+
+
+@pytest.mark.parametrize("paragraphs", ["text", ["text", "text"], [{"context": "an attic", "qas": ["Which?"]}]])
+def test_a_nested_file_that_is_not_what_it_should_be(tmp_path: Path, paragraphs: Any) -> None:
+    path = tmp_path / "nested.json"
+    path.write_text(json.dumps({"data": [{"title": "one", "paragraphs": paragraphs}]}))
+    with pytest.raises(UserError, match=r"article 1, paragraph 1, question 1.* without a question"):
+        QuestionData(train=str(path)).read()
+
+
 def test_an_answer_is_moved_to_the_nearest_place(tmp_path: Path) -> None:
     row = {"question": "Which?", "context": "an attic, a barn, an attic, a den", "answer": "attic", "answer_start": 17}
     other = {**row, "context": row["context"] + ".", "answer_start": 21}
@@ -325,6 +359,9 @@ def test_loss_and_spans_are_those_of_the_windows_alone(tmp_path: Path, tokens: A
     assert float(span_loss(Fixed(), batch)) == pytest.approx(sum(loss for loss, _ in expected), rel=1e-13)
     spans = best_spans(Fixed(), batch, 3)
     assert spans.tolist() == [pytest.approx(values, rel=1e-12) for _, values in expected]
+    # However long an answer may be, there are no more tokens than those of the window.
+    longer = [pytest.approx(by_hand(sample, 30)[1], rel=1e-12) for sample in samples]
+    assert best_spans(Fixed(), batch, 10**12).tolist() == longer
     assert {len(sample["input_ids"]) for sample in samples} != {30}  # there was padding
 
 

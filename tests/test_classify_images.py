@@ -19,6 +19,7 @@ from toolkit.cut import cut
 from toolkit.errors import UserError
 from toolkit.images.augmentation import AugmentConfig
 from toolkit.images.data import LabelledImages
+from toolkit.images.metrics import Confusion
 from toolkit.images.processor import Preparation
 from toolkit.images.reading import ImageError, decode, inspect
 from toolkit.loading import MicroBatches
@@ -301,6 +302,8 @@ def test_folders_and_files_that_are_no_image_folders(tmp_path: Path) -> None:
         read(train=str(tmp_path / "good" / "red" / "002.png"))
     with pytest.raises(UserError, match=r"data.eval is 'tset', but the folder .* has no such folder"):
         read(name=str(tmp_path / "good"), train="red", eval="tset")
+    with pytest.raises(UserError, match=r"data.image and data.label name a column, but the images are in folders"):
+        read(name=str(tmp_path / "good"), image="path", label="class")
     write_images(tmp_path / "strange" / "train", 6)
     write_images(tmp_path / "strange" / "val", 2)
     (tmp_path / "strange" / "val" / "blue").rename(tmp_path / "strange" / "val" / "violet")
@@ -352,6 +355,13 @@ def test_the_confusion_matrix_stands_beside_the_model(trained: Outcome) -> None:
     assert matrix.sum() == trained.record["samples"]["evaluate"]
     assert np.trace(matrix) / matrix.sum() == pytest.approx(trained.record["metrics"]["accuracy"])
     assert "## Confusion" in (trained.folder / "model" / "README.md").read_text()
+
+
+def test_a_name_does_not_end_a_cell_of_the_model_card() -> None:
+    confusion = Confusion(np.array([0, 1]), ["a|b", "c"])
+    confusion.finish({0: 0, 1: 0})
+    assert "| **a\\|b** | 1 | 0 |" in confusion.described()
+    assert "- `c` taken for `a|b`: 1 of 1" in confusion.described()
 
 
 def test_a_saved_model_is_evaluated_on_other_images(trained: Outcome, tmp_path: Path) -> None:
@@ -432,8 +442,6 @@ def test_settings_that_can_not_be(tmp_path: Path) -> None:
 
 def test_the_metrics_are_those_of_scikit_learn() -> None:
     from sklearn.metrics import confusion_matrix
-
-    from toolkit.images.metrics import Confusion
 
     random = np.random.default_rng(0)
     references, predictions = random.integers(0, 4, 60), random.integers(0, 3, 60)

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from recipe_layouts import load_recipe
 from small_embed import arguments
 from trial import Outcome, run_here
@@ -22,7 +24,7 @@ from toolkit.embedding.metrics import search_quality
 from toolkit.embedding.models import EmbeddingModelConfig, embed, embedding_model, pooled, pooling_of
 from toolkit.embedding.rows import text_identities
 from toolkit.embedding.search import Search, search
-from toolkit.embedding.texts import EmbeddingSource, EmbeddingTexts, Partners, pad_sides
+from toolkit.embedding.texts import EmbeddingSource, EmbeddingTexts, Partners, all_related, all_right, pad_sides
 from toolkit.errors import UserError
 
 WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five", "six", "seven"]
@@ -330,9 +332,32 @@ def test_texts_with_labels_are_learned(run: Callable[..., Outcome], tmp_path: Pa
     outcome.says("each text and another one of its label")
 
 
+def test_adapters_are_what_others_load_and_what_is_evaluated(
+    run: Callable[..., Outcome], tmp_path: Path, encoder: Path
+) -> None:
+    pytest.importorskip("peft")
+    path = write(tmp_path / "rows.csv", "sentence1,sentence2,score", scored_rows(30))
+    words = ["--data.train", path, "--steps", "4", "--epochs", "null", "--batch.size", "8", "--optim.lr", "0.1"]
+    lora = ["--model.name", encoder, "--model.lora.rank", "2"]
+    outcome = run(*words, *lora).done()
+    model = outcome.folder / "model"
+    assert not (model / "model.safetensors").exists()
+    texts = EmbeddingData(train=str(path), held_out=0.15).read()
+    assert texts.scores is not None
+    rows = range(len(texts.scores[1]))
+    vectors = sentence_vectors(model, [[texts.text(row, side) for row in rows] for side in (0, 1)])
+    errors = ((vectors[:, 0] * vectors[:, 1]).sum(-1) - texts.scores[1]) ** 2
+    assert outcome.record["metrics"]["loss"] == pytest.approx(errors.mean(), rel=1e-4)
+    run(*words, "--evaluate.only").done().says(f"{outcome.record['metrics']['loss']:.4f}")
+    # The command of the training would evaluate the encoder without its adapters.
+    run(*words, *lora, "--evaluate.only").told("nothing to evaluate; name the folder with the adapters")
+
+
 # --- bad input
 
 PAIRS = [[f"{one} {two}", f"{two} {one}"] for one, two in pairwise(WORDS)]
+# Two anchors with the same two positives: each is right for both, wherever it stands.
+CROSSED = [[one, other] for one in ("red", "green") for other in ("one", "two") for _ in range(4)]
 SCORED = [[*pair, 0.1 * number] for number, pair in enumerate(PAIRS)]
 
 
@@ -379,6 +404,10 @@ SCORED = [[*pair, 0.1 * number] for number, pair in enumerate(PAIRS)]
         ("anchor,positive", PAIRS, {"score": "x", "label": "y"}, ["data.score and data.label are both given"]),
         ("anchor,positive", PAIRS[:1], {}, ["of a single training row none can be held out"]),
         ("anchor,positive", PAIRS[:2], {}, ["no negative among them; give more rows or data.eval"]),
+        ("anchor,positive", CROSSED, {}, ["training data", "held-out rows", "no negative among them"]),
+        ("anchor,positive", [["one", pair[0]] for pair in PAIRS[2:]], {}, ["none of the 7 training", "one first text"]),
+        ("anchor,positive", PAIRS, {"score": "positive"}, ["taken for something else", "'anchor', 'positive'"]),
+        ("text,label", [["a", "b"]], {"kind": "scores"}, ["the data has the columns 'text', 'label'"]),
     ],
 )
 def test_bad_rows_are_refused(
@@ -404,6 +433,36 @@ def test_rows_of_one_anchor_are_held_out_together(tmp_path: Path) -> None:
     sides = texts.sides[0]
     assert (len(sides.train), len(sides.evaluate)) == (30, 20)
     assert not set(sides.train.texts["anchor"]) & set(sides.evaluate.texts["anchor"])
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)).filter(lambda pair: pair[0] != pair[1]), min_size=1))
+def test_what_has_no_negative_is_known(pairs: list[tuple[int, int]]) -> None:
+    anchors, positives = np.array(pairs).T
+    related = all(set(one) & set(other) for one in pairs for other in pairs)
+    assert all_related(anchors, positives) == related
+    wrong = [other for one in anchors for other in positives if (one, other) not in pairs and one != other]
+    assert all_right(anchors, positives) == (not wrong)
+
+
+def test_columns_that_the_evaluation_data_lacks_are_named_once(tmp_path: Path) -> None:
+    train = write(tmp_path / "train.csv", "anchor,positive,negative", [[*pair, "x"] for pair in PAIRS])
+    evaluate = write(tmp_path / "eval.csv", "anchor,positive", PAIRS)
+    with pytest.raises(UserError, match="evaluation data: no column 'negative', which the training data has"):
+        EmbeddingData(train=str(train), eval=str(evaluate)).read()
+
+
+def test_a_text_with_several_labels_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"text": word, "label": [word[0]]}) + "\n" for word in WORDS))
+    with pytest.raises(UserError, match="the label column 'label' holds several labels for a text"):
+        EmbeddingData(train=str(path)).read()
+
+
+def test_contrast_is_refused_where_it_would_change_nothing(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.csv", "sentence1,sentence2,score", SCORED)
+    run("--data.train", path, "--contrast.scale", "5", "--contrast.symmetric", "true").refused(
+        "contrast.scale is 5.0, but pairs with scores are learned one by one", "contrast.symmetric is true"
+    )
 
 
 def test_one_sample_in_a_step_has_no_negatives(run: Callable[..., Outcome], tmp_path: Path) -> None:

@@ -354,6 +354,21 @@ def test_problems_of_the_configuration() -> None:
     assert not list(LabelledTexts().problems())
 
 
+def test_labels_that_are_equally_frequent_have_no_rarest(write: Any) -> None:
+    even = LabelledTexts(train=write(rows_of(["a", "b"] * 5)), held_out=0.2).read()
+    assert even.facts["labels"] == "2; each with 4 training rows"
+    assert even.facts["held out"].startswith("20.0% of the training rows")
+    odd = LabelledTexts(train=write(rows_of(["a", "b", "b"] * 4)), held_out=0.25).read()
+    assert "the rarest is 'a' with" in odd.facts["labels"]
+
+
+def test_only_the_embedded_corpus_is_cut_without_being_asked() -> None:
+    assert LabelledTexts().longest == 128
+    assert LabelledTexts(max_length=64).longest == 64
+    assert LabelledTexts(train="a.csv").longest is None
+    assert LabelledTexts(name="a", max_length=256).longest == 256
+
+
 # Tokens
 
 

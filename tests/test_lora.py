@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 from recipe_layouts import load_recipe
-from small_chat import conversations, save_llama, write_rows
+from small_chat import chat_tokenizer, conversations, save_llama, write_rows
 from trial import Outcome, run_here
 
 from toolkit.adapters import linear_layers, save_adapters
 from toolkit.chat.models import chat_model
+from toolkit.errors import UserError
 from toolkit.ledger import read_ledger
 from toolkit.model_config import LoraConfig, ModelConfig
 
@@ -187,6 +188,22 @@ def test_targets_that_no_layer_is_called(train: Any) -> None:
     )
 
 
+def test_layers_of_a_gpt2_are_linear_and_a_tied_head_is_not_merged_into() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from toolkit.adapters import add_adapters
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2))
+    assert linear_layers(model) == ["c_attn", "c_proj", "c_fc", "lm_head"]
+    lora = LoraConfig(rank=2, targets=("c_attn", "lm_head"), merge=True)
+    with pytest.raises(UserError, match="names 'lm_head', whose weights are those of the embeddings too"):
+        add_adapters(model, ModelConfig(name="any", lora=lora))
+    with pytest.raises(UserError, match="any comes without lm_head, which shares weights with the embeddings"):
+        add_adapters(model, ModelConfig(name="any", lora=LoraConfig(rank=2)), ["lm_head.bias"])
+    adapted = add_adapters(model, ModelConfig(name="any", lora=LoraConfig(rank=2, targets=("c_attn",))))
+    assert [name for name, values in adapted.named_parameters() if values.requires_grad and "c_attn" in name]
+
+
 def test_linear_layers_are_named_once(llama: Path) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -234,3 +251,71 @@ def test_quantised_weights_under_adapters(train: Any, bits: str, tmp_path: Path)
     train("--model.lora.bits", bits, "--model.lora.rank", "4", "--model.lora.merge", "true").told(
         "can't be had with model.lora.bits"
     )
+
+
+def test_rows_of_4_bits_that_are_no_whole_blocks_are_refused_on_a_cpu(train: Any) -> None:
+    pytest.importorskip("bitsandbytes")
+    if torch.cuda.is_available():
+        pytest.skip("the model would lie on the GPU")
+    flags = ["--model.lora.rank", "2", "--model.lora.bits", "4"]
+    train(*flags, dtype="float32").refused("inputs are a multiple of 64", "has 32)", "model.lora.bits 8")
+
+
+def test_a_new_head_is_trained_beside_the_adapters_and_saved_with_the_whole_model(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+    from transformers import BertConfig, BertModel, pipeline
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=320, **sizes)).double().save_pretrained(tmp_path / "bert")
+    chat_tokenizer(None).save_pretrained(tmp_path / "bert")
+    rows = [
+        {"text": f"it is {colour} {row}", "label": colour} for row in range(16) for colour in ("red", "blue", "green")
+    ]
+    data = str(write_rows(tmp_path / "rows.jsonl", rows))
+    classify = load_recipe("classify")
+
+    def run(*words: str | Path, folder: str = "run", model: str = "bert") -> Outcome:
+        given = [
+            "--threads",
+            "1",
+            "--data.train",
+            data,
+            "--epochs",
+            "2",
+            "--optim.lr",
+            "1e-2",
+            "--model.dtype",
+            "float64",
+        ]
+        return run_here(
+            classify.Classify,
+            classify.task,
+            [*given, "--model.name", str(tmp_path / model), *map(str, words)],
+            tmp_path / folder,
+        )
+
+    run(*LORA).refused("gets a new head (classifier.bias, classifier.weight)", "--model.lora.merge true")
+    run(*LORA, "--model.lora.bits", "8").refused("a new head", "leave model.lora.bits out")
+    merge = [*LORA, "--model.lora.merge", "true"]
+    trained = run(*merge).done()
+    saved = pipeline("text-classification", str(trained.folder / "model"), dtype=torch.float64)
+    lines = (trained.folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+    for line in map(json.loads, lines):
+        assert saved(line["text"])[0]["label"] == line["prediction"]
+    assert "in adapters and a new head were trained" in (trained.folder / "model" / "README.md").read_text()
+    beside = load_file(trained.folder / "model" / "adapter" / "adapter_model.safetensors")
+    whole = load_file(trained.folder / "model" / "model.safetensors")
+    head = [name for name in beside if "classifier" in name]
+    assert len(head) == 2
+    assert all(torch.equal(beside[name], whole[name.removeprefix("base_model.model.")]) for name in head)
+    loss = f"{trained.record['metrics']['loss']:.4f}"
+    run(*merge, "--evaluate.only", model="run/model").done().says(loss)
+    # A head that was trained is part of the model; its adapters can be saved alone, and come with their base.
+    further = run(*LORA, folder="further", model="run/model").done()
+    assert (further.folder / "model" / "adapter_config.json").is_file()
+    run("--evaluate.only", model="further/model").done().says(f"{further.record['metrics']['loss']:.4f}")
+    # Unless it gets labels of other names, of which the base knows nothing.
+    config = ModelConfig(name=str(tmp_path / "run" / "model"), dtype="float64", lora=LoraConfig(rank=2))
+    with pytest.raises(UserError, match="labels have other names here"):
+        classify.sequence_classifier(config, ["x", "y", "z"], "single", 320)

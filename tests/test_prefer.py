@@ -19,6 +19,8 @@ from small_prefer import WORDS, arguments, pairs, write_rows
 from trial import Outcome, run_here
 
 from toolkit.errors import UserError
+from toolkit.model_config import ModelConfig
+from toolkit.preferences.data import PreferenceData
 
 TEMPLATE = (
     "{% for message in messages %}{% if message.role == 'user' and loop.previtem and loop.previtem.role == 'user' %}"
@@ -83,7 +85,7 @@ def tokens_of(llama: Path) -> Any:
 
 def model_of(llama: Path, **adapters: Any) -> Any:
     """Return the policy and its reference in float64, the policy a little away from where it began."""
-    from toolkit.model_config import LoraConfig, ModelConfig
+    from toolkit.model_config import LoraConfig
     from toolkit.preferences.models import policy_and_reference
 
     config = ModelConfig(name=str(llama), dtype="float64", lora=LoraConfig(**adapters))
@@ -141,7 +143,6 @@ def test_loss_and_gradient_are_those_of_the_formula(recipe: ModuleType, llama: P
 
 
 def test_before_training_there_is_no_margin(recipe: ModuleType, llama: Path) -> None:
-    from toolkit.model_config import ModelConfig
     from toolkit.preferences.models import policy_and_reference
 
     for config in (ModelConfig(name=str(llama)), ModelConfig(name=str(llama), lora=recipe_lora(dropout=0.5))):
@@ -212,7 +213,6 @@ def test_training_leaves_the_reference_as_it_began_and_so_does_a_resume(train: C
 
     record = read_record(str(whole.folder / "model"))
     assert record is not None
-    from toolkit.model_config import ModelConfig
 
     vocabulary = len(start["lm_head.weight"])
     made = recorded_reference(ModelConfig(dtype="float64"), record, vocabulary)
@@ -283,6 +283,10 @@ LAYOUTS = {
     "inside": ({"chosen": [USER, GOOD], "rejected": [USER, BAD]}, "red<end>", "blue<end>"),
     "repeated": ({"prompt": "say red", "chosen": [SYSTEM, USER, GOOD], "rejected": [SYSTEM, USER, BAD]}, "red<end>", "blue<end>"),
     "beside": ({"prompt": [USER], "chosen": [GOOD], "rejected": [BAD]}, "red<end>", "blue<end>"),
+    "other roles": (
+        {side: [{"from": "human", "value": "say red"}, {"from": "gpt", "value": text}] for side, text in (("chosen", "red"), ("rejected", "blue"))},
+        "red<end>", "blue<end>",
+    ),
     "text beside": ({"prompt": "say red", "chosen": [GOOD], "rejected": [BAD]}, "red<end>", "blue<end>"),
 }  # fmt: skip
 PROMPTS = {"whole": "say it:", "repeated": "<system>be brief<end><user>say red<end><assistant>"}
@@ -290,14 +294,13 @@ PROMPTS = {"whole": "say it:", "repeated": "<system>be brief<end><user>say red<e
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_exactly_the_completion_carries_loss(layout: str, llama: Path, tmp_path: Path) -> None:
-    from toolkit.preferences.data import PreferenceData
     from toolkit.preferences.tokens import pad_pairs
 
     row, chosen, rejected = LAYOUTS[layout]
     data = write_rows(tmp_path / "data.jsonl", [row])
     read = PreferenceData(train=str(data), eval=str(data)).read()
     tokens = tokens_of(llama)
-    source, _ = read.tokenize(tokens, 64)
+    source, _ = read.tokenize(tokens, 64, ModelConfig(name=str(llama)))
     samples = source.fetch([0])
     assert tokens.decode(samples[0].prompt) == PROMPTS.get(layout, "<user>say red<end><assistant>")
     batch = pad_pairs(tokens)(samples)
@@ -312,13 +315,12 @@ def test_exactly_the_completion_carries_loss(layout: str, llama: Path, tmp_path:
 
 def refusal(tmp_path: Path, rows: list[dict[str, Any]], llama: Path | None = None, **settings: Any) -> str:
     """Return what is said of data that can't be used."""
-    from toolkit.preferences.data import PreferenceData
 
     data = write_rows(tmp_path / "data.jsonl", rows)
     try:
         read = PreferenceData(train=str(data), **settings).read()
         assert llama is not None
-        read.tokenize(tokens_of(llama), 64)
+        read.tokenize(tokens_of(llama), 64, ModelConfig(name=str(llama)))
     except UserError as error:
         return str(error)
     raise AssertionError("nothing was refused")
@@ -333,7 +335,6 @@ def test_rows_that_are_no_pair_are_told_together(tmp_path: Path) -> None:
     for line, row, word in zip(said, (5, 6, 7, 8), ("equal", "chosen side", "rejected side", "prompt"), strict=True):
         assert f"1 row (number {row}," in line
         assert word in line
-    from toolkit.preferences.data import PreferenceData
 
     data = str(tmp_path / "data.jsonl")
     read = PreferenceData(train=data, eval=data, drop_invalid=True).read()
@@ -351,10 +352,19 @@ def test_conversations_that_are_no_pair_are_told_together(tmp_path: Path, llama:
         {"chosen": [GOOD], "rejected": [BAD]},
         {"chosen": [USER, {"role": "assistant"}], "rejected": [USER, BAD]},
         {"chosen": [], "rejected": [USER, BAD]},
+        {"chosen": [USER, {"role": "wizard", "content": "red"}], "rejected": [USER, BAD]},
     ]
     said = refusal(tmp_path, rows).splitlines()
-    words = ("differ before", "does not end", "are equal", "nothing before", "lack a role", "chosen side is empty")
-    for line, row, word in zip(said, range(2, 8), words, strict=True):
+    words = (
+        "differ before",
+        "does not end",
+        "are equal",
+        "nothing before",
+        "assistant is empty",
+        "chosen side is empty",
+        "role 'wizard'",
+    )
+    for line, row, word in zip(said, range(2, 9), words, strict=True):
         assert f"1 row (number {row}," in line
         assert word in line
     twice = [USER, USER]
@@ -370,6 +380,7 @@ def test_what_else_can_be_wrong(tmp_path: Path, llama: Path, train: Capture) -> 
     assert "chosen side" in refusal(tmp_path, [{"prompt": "a", "good": "b", "bad": "c"}])
     assert "rejected side" in refusal(tmp_path, [{"prompt": "a", "good": "b", "bad": "c"}])
     assert "lists of messages" in refusal(tmp_path, [{**row, "chosen": [GOOD]}])
+    assert "without a list of messages" in refusal(tmp_path, [{"prompt": "a", "chosen": ["b", "c"], "rejected": ["d"]}])
     assert "given twice" in refusal(tmp_path, [row], chosen="rejected")
     long = {**row, "chosen": "red " * 80}
     said = refusal(tmp_path, [row, row, long], llama, eval=str(write_rows(tmp_path / "eval.jsonl", [row])))
@@ -379,24 +390,67 @@ def test_what_else_can_be_wrong(tmp_path: Path, llama: Path, train: Capture) -> 
     said = refusal(tmp_path, [row, late], llama, eval=str(tmp_path / "eval.jsonl"), max_length=4)
     assert "1 row (number 2," in said
     assert "equal once they are tokenized and cut" in said
-    messages = write_rows(tmp_path / "messages.jsonl", [{"chosen": [USER, GOOD], "rejected": [USER, BAD]}] * 9)
-    train("--data.train", messages)[0].refused("no chat template", "--model.name")
-    plain = copy.deepcopy(tokens_of(llama))
-    plain.chat_template = None
-    from toolkit.preferences.data import PreferenceData
-
-    with pytest.raises(UserError, match="no chat template to write them with"):
-        PreferenceData(train=str(messages), eval=str(messages)).read().tokenize(plain, 64)
+    messages = str(write_rows(tmp_path / "messages.jsonl", [{"chosen": [USER, GOOD], "rejected": [USER, BAD]}] * 9))
+    bare = copy.deepcopy(tokens_of(llama))
+    bare.chat_template = None
+    read = PreferenceData(train=messages, eval=messages).read()
+    with pytest.raises(UserError, match=r"has no chat template.*--data\.chat_template"):
+        read.tokenize(bare, 64, ModelConfig(name=str(llama)))
+    broken = tmp_path / "chat.jinja"
+    broken.write_text("{% for")
+    with pytest.raises(UserError, match="is no template that can be used"):
+        replace(read, config=replace(read.config, chat_template=str(broken))).tokenize(
+            bare, 64, ModelConfig(name=str(llama))
+        )
+    assert "which no template writes" in refusal(tmp_path, [row], chat_template=str(broken))
+    train("--data.train", messages, "--data.chat_template", "nowhere")[0].told("'nowhere', but there is no such file")
     wrong = ["--dpo.beta", "0", "--dpo.label_smoothing", "0.5", "--dpo.likelihood", "-1", "--data.max_length", "1"]
     train(*wrong)[0].told("dpo.beta is 0", "dpo.label_smoothing is 0.5", "dpo.likelihood is -1", "data.max_length is 1")
 
 
+def test_messages_for_the_embedded_model_and_a_template_from_a_file(
+    train: Capture, llama: Path, tmp_path: Path
+) -> None:
+    """Also a template with generation tags, which leave the mark that ends the turn outside."""
+    rows = [
+        {"prompt": None if row % 2 else [USER], "chosen": [USER, GOOD], "rejected": [USER, BAD]} for row in range(9)
+    ]
+    messages = str(write_rows(tmp_path / "messages.jsonl", rows))
+    outcome, _ = train("--data.train", messages, "--epochs", "null", "--steps", "1")
+    tokens = tokens_of(outcome.done().folder / "model")
+    assert tokens.chat_template
+    shown = json.loads((outcome.folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    assert shown["prompt"] == "<|user|>say red<|assistant|>"
+    assert (shown["chosen"], shown["rejected"]) == ("red<end>", "blue<end>")
+    template = tmp_path / "chat.jinja"
+    template.write_text(
+        "{% for message in messages %}<{{ message.role }}>{% if message.role == 'assistant' %}{% generation %}"
+        "{{ message.content }}{% endgeneration %}{% else %}{{ message.content }}{% endif %}<end>{% endfor %}"
+    )
+    read = PreferenceData(train=messages, eval=messages, chat_template=str(template)).read()
+    tokens = tokens_of(llama)
+    source, _ = read.tokenize(tokens, 64, ModelConfig(name=str(llama)))
+    assert [tokens.decode(ids) for ids in source.fetch([0])[0]] == [
+        "<user>say red<end><assistant>",
+        "red<end>",
+        "blue<end>",
+    ]
+    assert tokens.chat_template == template.read_text()
+
+
 def test_the_vocabulary_has_to_fit(llama: Path) -> None:
-    from toolkit.model_config import ModelConfig
     from toolkit.preferences.models import policy_and_reference
 
+    with pytest.raises(UserError, match=r"dpo\.reference is '/nowhere', which is no folder"):
+        policy_and_reference(ModelConfig(name=str(llama)), "/nowhere", 320)
     with pytest.raises(UserError, match="knows 321 tokens, but the model only 320"):
         policy_and_reference(ModelConfig(name=str(llama)), None, 321)
+
+
+def test_a_reference_with_other_tokens_is_refused(train: Capture, llama: Path, tmp_path: Path) -> None:
+    train(*arguments(tmp_path), "--dpo.reference", llama)[0].refused(
+        f"dpo.reference is '{llama}', whose tokenizer has another vocabulary than that of the embedded model"
+    )
 
 
 @pytest.mark.parametrize(
@@ -427,7 +481,6 @@ def test_a_cut_takes_of_the_prompt_first_and_never_a_whole_completion(
 
 
 def test_no_prompt_is_on_both_sides_of_the_split(tmp_path: Path) -> None:
-    from toolkit.preferences.data import PreferenceData
 
     rows = [{**row, "prompt": f"say {number // 3}: "} for number, row in enumerate(pairs(60))]
     read = PreferenceData(train=str(write_rows(tmp_path / "data.jsonl", rows)), held_out=0.2).read()

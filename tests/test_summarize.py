@@ -76,6 +76,27 @@ def test_a_saved_model_is_evaluated_alone(summarize: ModuleType, trained: Outcom
     again.says(*(f"{trained.record['metrics'][name]:.4f}" for name in ("loss", "rougeL", "exact_match")))
 
 
+def test_adapters_lie_beside_how_they_generate(summarize: ModuleType, trained: Outcome, tmp_path: Path) -> None:
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
+
+    pytest.importorskip("peft")
+    own = ["--generate.max_length", "5", "--generate.beams", "2", "--model.dtype", "float32", "--optim.lr", "0.1"]
+    lora = ["--model.name", str(trained.folder / "model"), "--model.lora.rank", "2"]
+    adapted = run(summarize, tmp_path, *own, *lora).done()
+    folder = adapted.folder / "model"
+    assert not (folder / "model.safetensors").exists()
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
+    settings = GenerationConfig.from_pretrained(folder)
+    assert (settings.num_beams, settings.max_new_tokens) == (2, 5)
+    shown = [json.loads(line) for line in (adapted.folder / "predictions.jsonl").read_text().splitlines()]
+    inputs = tokenizer(["summarize: " + row["source"] for row in shown], padding=True, return_tensors="pt")
+    texts = tokenizer.batch_decode(model.generate(**inputs, generation_config=settings), skip_special_tokens=True)
+    assert [text.strip() for text in texts] == [row["prediction"] for row in shown]
+    assert 'GenerationConfig.from_pretrained("<this folder>")' in (folder / "README.md").read_text()
+    again = run(summarize, tmp_path, *own, "--evaluate.only").done()
+    again.says(*(f"{adapted.record['metrics'][name]:.4f}" for name in ("loss", "rougeL")))
+
+
 @pytest.mark.parametrize("beams", [1, 3])
 def test_texts_and_loss_depend_on_no_padding(trained: Outcome, beams: int) -> None:
     from transformers import AutoTokenizer
@@ -175,7 +196,10 @@ def test_long_texts_are_refused_and_cut_only_when_asked(summarize: ModuleType, t
     path = write(tmp_path / "long.jsonl", made)
     told = run(summarize, tmp_path / "one", "--data.train", path)
     told.refused(
-        "the source of 1 row (number 7", "--data.max_length 512", "the target of 1 row (number 8", "max_target_length"
+        "data, source: 1 row (number 7",
+        "--data.max_length 512",
+        "data, target: 1 row (number 8",
+        "max_target_length 512",
     )
     cut = run(
         summarize, tmp_path / "two", "--data.train", path, "--data.max_length", "9", "--data.max_target_length", "6"

@@ -114,11 +114,15 @@ def test_plain_tags_from_columns_with_held_out_rows(tag: ModuleType, tmp_path: P
         for words, tags in sentences(120, 0)
     ]
     data = write_rows(tmp_path / "rows.jsonl", rows)
-    outcome = run(tag, tmp_path / "run", "--data.train", str(data), "--epochs", "2", "--batch.size", "16").done()
+    flags = ["--epochs", "2", "--batch.size", "16", "--data.max_length", "64"]
+    outcome = run(tag, tmp_path / "run", "--data.train", str(data), *flags).done()
     outcome.says("words 'words', tags 'pos'", "plain, 2; the most frequent is")
     metrics, baseline = outcome.record["metrics"], outcome.record["baseline"]
     assert set(metrics) == {"loss", "accuracy", "macro_f1"}
     assert metrics["accuracy"] > 0.95 > baseline["accuracy"]
+    # A window is no limit of the model's: a pipeline would cut longer sentences there.
+    saved = json.loads((outcome.folder / "model" / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert saved["model_max_length"] == 512
 
 
 # Windows.
@@ -234,6 +238,32 @@ def test_words_longer_than_a_window_are_refused_and_cut_on_request(tmp_path: Pat
     for settings, said in (({"max_length": 5}, "takes at most 4 tokens"), ({"overlap": 4}, "has room for 4 tokens")):
         with pytest.raises(UserError, match=said):
             TaggedTexts(train=str(data), eval=str(data), **settings).read().tokenize(tokens)
+
+
+@pytest.mark.parametrize(
+    ("settings", "takes"),
+    [
+        ({"model_type": "bert", "max_position_embeddings": 128}, 128),
+        ({"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}, 512),
+        ({"model_type": "t5", "max_position_embeddings": 512}, 10**9),
+        ({"model_type": "llama", "max_position_embeddings": 10**12}, 10**9),
+    ],
+)
+def test_a_tokenizer_takes_no_more_than_its_model(
+    encoder: Path, tmp_path: Path, settings: dict[str, Any], takes: int
+) -> None:
+    from toolkit.model_config import ModelConfig
+    from toolkit.tokenizer import tokenizer
+
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    unlimited = json.loads((encoder / "tokenizer_config.json").read_text(encoding="utf-8")) | {
+        "model_max_length": 10**9
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(unlimited), encoding="utf-8")
+    (folder / "tokenizer.json").write_bytes((encoder / "tokenizer.json").read_bytes())
+    assert tokenizer(ModelConfig(name=str(folder)), (), "").model_max_length == takes
 
 
 def test_tokenizers_that_mark_words_by_the_space_before_them(tmp_path: Path) -> None:
@@ -356,12 +386,19 @@ def test_conll_files() -> None:
     assert table["column_2"].to_pylist() == [["NNP", "VBZ"], ["NN"]]
     tabs = "# id = 1\r\nNew York\tB-loc\r\n\u00a0\tO\r\n\t\r\nend\tO"
     assert conll_table(tabs.splitlines(keepends=True), "a")["tokens"].to_pylist() == [["New York", "\u00a0"], ["end"]]
+    # What announces a document has fields of its own.
+    for announced in ("-DOCSTART-\n", "-DOCSTART- -X- -X- O\n", "-DOCSTART-\tO\n"):
+        assert conll_table([announced, "\n", "a\tO\n", announced, "b\tO\n"], "a")["tokens"].to_pylist() == [
+            ["a"],
+            ["b"],
+        ]
     with pytest.raises(UserError, match=r"b: 1 line \(number 3\) with another number of fields than the 2 of line 1"):
         conll_table(["a O\n", "b O\n", "c O O\n"], "b")
     with pytest.raises(UserError, match="line 2: 'word' is a word without a tag"):
         conll_table(["\n", "word\n"], "c")
-    with pytest.raises(UserError, match="d holds no words"):
-        conll_table(["\n"], "d")
+    for nothing in ("\n", "-DOCSTART- O\n"):
+        with pytest.raises(UserError, match="d holds no words"):
+            conll_table([nothing], "d")
 
 
 @pytest.mark.parametrize("name", ["a.conll", "a.txt", "a.annotated", "a"])
@@ -458,8 +495,22 @@ def test_columns_that_are_not_there(tmp_path: Path) -> None:
     assert "the column 'n' holds int64, not lists of words and tags" in problem(data, tags="n")
     other = write_rows(tmp_path / "b.jsonl", [{"tokens": ["a"], "labels": ["N"]}])
     assert "evaluation data: no column 'tags', which the training data has" in problem(data, eval=str(other))
+    assert "data.tokens is 'tags', a column that is taken for something else too" in problem(
+        data, tokens="tags", tags="tags"
+    )
+    assert "but there is no such file or folder" in problem(Path("~nobody-of-this-name/a.conll"))
     mixed = write_conll(tmp_path / "c.conll", [(["a", "b", "c"], ["O", "B-x", "x"])])
     assert "take each tag as a class of its own with --data.kind plain" in problem(mixed)
+
+
+def test_tables_of_texts_that_are_no_sentences(tmp_path: Path) -> None:
+    data = tmp_path / "a.csv"
+    data.write_text("tokens,tags\n" + "\"['Ada', 'ran']\",\"['B-x', 'O']\"\n" * 2)
+    assert "'tokens' holds lists that were written as texts, such as \"['Ada', 'ran']\"" in problem(data)
+    data.write_text("Sentence #,Word,Tag\n1,Ada,B-x\n,ran,O\n")
+    assert "no row of the column 'Word' has more than one word (the first is 'Ada')" in problem(data)
+    lines = write_conll(tmp_path / "a.tsv", [(["Ada", "ran"], ["B-x", "O"])] * 2)
+    assert "a CoNLL file, with a word and its tag on each line, has the ending .conll" in problem(lines)
 
 
 def test_the_embedded_lines() -> None:

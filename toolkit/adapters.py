@@ -1,6 +1,7 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685) through `peft`, on frozen weights that may be quantised (arXiv 2305.14314)."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,23 @@ from toolkit.errors import UserError
 from toolkit.extras import require
 from toolkit.model_config import LoraConfig, ModelConfig
 
-EXTRA = "lora"
+EXTRA, QUANTISED = "lora", "qlora"
 SETTINGS = "adapter_config.json"
 """The file of `peft` that tells a folder with adapters from one with a model."""
 BESIDE = "adapter"
 """The folder for the adapters within that of a merged model."""
+BLOCK = 64
+"""Weights in 4 bits share a scale in blocks of so many."""
 
 
-def add_adapters(module: Any, config: ModelConfig) -> torch.nn.Module:
-    """Return the model with adapters, everything else frozen.
+def add_adapters(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> torch.nn.Module:
+    """Return the model with adapters, everything else frozen but what has new weights.
+
+    Args:
+        module: the model.
+        config: its settings.
+        new: names of parameters that did not come with the weights, such as those of a new head; the layers that hold them
+            are trained as a whole.
 
     Raises:
         UserError: peft is not installed, or no layer has the names that were given.
@@ -35,15 +44,29 @@ def add_adapters(module: Any, config: ModelConfig) -> torch.nn.Module:
                 f"model.lora.targets names {', '.join(map(repr, unknown))}, which no linear layer of this "
                 f"{type(module).__name__} is called; there are {', '.join(linear)}: name some of them, or leave it out for all"
             )
+        named = {name.rpartition(".")[2]: layer for name, layer in module.named_modules()}
+        if lora.merge and (tied := [name for name in lora.targets if is_tied(module, named[name])]):
+            raise UserError(
+                f"model.lora.targets names {', '.join(map(repr, tied))}, whose weights are those of the embeddings too, so that "
+                "to merge its adapter would change both; leave it out of the targets, or leave out model.lora.merge"
+            )
     elif not linear:
         raise UserError(
             f"model.lora.rank is {lora.rank}, but this {type(module).__name__} has no linear layers to adapt; leave model.lora out"
+        )
+    whole = list(dict.fromkeys(name.rpartition(".")[0] for name in new)) or None
+    if tied := [name for name in whole or () if is_tied(module, module.get_submodule(name))]:
+        raise UserError(
+            f"{config.name} comes without {', '.join(tied)}, which shares weights with the embeddings, so that it can't be trained "
+            "beside adapters; leave model.lora out, or name a model that comes with it"
         )
     settings = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha if lora.alpha is not None else 2 * lora.rank,
         lora_dropout=lora.dropout,
         target_modules=list(lora.targets) if lora.targets is not None else "all-linear",
+        exclude_modules=whole,
+        modules_to_save=whole,
         bias="none",
         task_type=task_type(module),
         # Where the base is found again: a path that is relative would hold in one folder only.
@@ -65,8 +88,17 @@ def task_type(module: Any) -> str | None:
 
 def linear_layers(module: torch.nn.Module) -> list[str]:
     """Return the last part of the names of all linear layers, each once, in their order."""
-    found = [name.rpartition(".")[2] for name, layer in module.named_modules() if isinstance(layer, torch.nn.Linear)]
+    from transformers.pytorch_utils import Conv1D  # how a GPT-2 writes a linear layer
+
+    kinds = (torch.nn.Linear, Conv1D)
+    found = [name.rpartition(".")[2] for name, layer in module.named_modules() if isinstance(layer, kinds)]
     return list(dict.fromkeys(found))
+
+
+def is_tied(module: torch.nn.Module, layer: torch.nn.Module) -> bool:
+    """Return whether a layer of a module shares weights with an embedding elsewhere in it."""
+    embeddings = [other.weight for other in module.modules() if isinstance(other, torch.nn.Embedding)]
+    return any(own is weight for own in layer.parameters() for weight in embeddings)
 
 
 def quantization(lora: LoraConfig, dtype: torch.dtype) -> Any:
@@ -77,7 +109,7 @@ def quantization(lora: LoraConfig, dtype: torch.dtype) -> Any:
     """
     if lora.bits is None:
         return None
-    require("bitsandbytes", EXTRA, f"model.lora.bits {lora.bits}")
+    require("bitsandbytes", QUANTISED, f"model.lora.bits {lora.bits}")
     from transformers import BitsAndBytesConfig
 
     if lora.bits == 8:
@@ -85,6 +117,26 @@ def quantization(lora: LoraConfig, dtype: torch.dtype) -> Any:
     return BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
     )
+
+
+def check_blocks(module: torch.nn.Module, config: ModelConfig) -> None:
+    """Refuse weights in 4 bits whose rows are no whole blocks, on a CPU: bitsandbytes can train there, and not evaluate."""
+    if config.lora.bits != 4:
+        return
+    widths = {
+        layer.in_features: name
+        for name, layer in module.named_modules()
+        if type(layer).__name__ == "Linear4bit"
+        and isinstance(layer, torch.nn.Linear)
+        and layer.weight.device.type == "cpu"
+        and layer.in_features % BLOCK
+    }
+    if widths:
+        named = ", ".join(f"{name} has {width}" for width, name in widths.items())
+        raise UserError(
+            f"model.lora.bits is 4, and on a CPU that takes layers whose inputs are a multiple of {BLOCK} ({named}); give "
+            "model.lora.bits 8, leave it out, or run on a GPU"
+        )
 
 
 def base_of(config: ModelConfig, only: bool) -> tuple[ModelConfig, Path | None]:

@@ -1,6 +1,6 @@
 """Which columns of a table hold the texts and the labels: given by the user, or found by their usual names."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -100,7 +100,12 @@ def find_columns(
 
 
 def find_column(
-    existing: Sequence[str], flag: str, given: str | None, tiers: Sequence[Sequence[str]], what: str
+    existing: Sequence[str],
+    flag: str,
+    given: str | None,
+    tiers: Sequence[Sequence[str]],
+    what: str,
+    taken: Collection[str] = (),
 ) -> str:
     """Return one column: the one that is given, or else the one with a usual name, whatever its case.
 
@@ -110,15 +115,21 @@ def find_column(
         given: what it was set to.
         tiers: usual names; the first tier that has exactly one of the columns decides.
         what: what the column holds, for the message.
+        taken: columns that hold something else already.
 
     Raises:
-        UserError: the given column does not exist, or none has a usual name.
+        UserError: the given column does not exist or is taken, or none has a usual name.
     """
     if given is not None:
         if given not in existing:
             raise UserError(_missing(existing, flag, given))
+        if given in taken:
+            raise UserError(
+                f"data.{flag} is {given!r}, a column that is taken for something else too; the data has "
+                f"{_listed(existing)}: give each column one part"
+            )
         return given
-    found = _first_tier(existing, tiers)
+    found = _first_tier([name for name in existing if name not in taken], tiers)
     if found is None:
         usual = ", ".join(name for tier in tiers for name in tier)
         raise UserError(
@@ -130,21 +141,22 @@ def find_column(
 
 def _first_tier(names: Sequence[str], tiers: Sequence[Sequence[str]]) -> str | None:
     for tier in tiers:
-        found = [name for name in names if _plain(name) in tier]
+        found = [name for name in names if plain_name(name) in tier]
         if found:
             return found[0] if len(found) == 1 else None
     return None
 
 
 def _pair(names: Sequence[str]) -> tuple[str, str] | None:
-    plain = {_plain(name): name for name in names}
+    plain = {plain_name(name): name for name in names}
     for first, second in PAIR_NAMES:
         if first in plain and second in plain:
             return plain[first], plain[second]
     return None
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """Return a column's name as it is compared with the usual names."""
     return name.strip().lower().replace(" ", "_").replace("-", "_")
 
 

@@ -55,7 +55,8 @@ def model_card(title: str, pipeline_tag: str, usage: str, module: Any, results: 
     facts = "\n".join(f"- {name}: {text}" for name, text in results["facts"].items())
     trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
     whole = module.get_base_model() if has_adapters(module) else module
-    adapted = f", of which {trained:,} in adapters were trained" if has_adapters(module) else ""
+    places = " and a new head" if has_adapters(module) and module.active_peft_config.modules_to_save else ""
+    adapted = f", of which {trained:,} in adapters{places} were trained" if has_adapters(module) else ""
     used = ", ".join(f"{name} {number}" for name, number in versions().items())
     return f"""---
 library_name: transformers

@@ -1,15 +1,53 @@
 """How the labels of the data meet the classification head that a model may already have."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import Field, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from toolkit.errors import UserError
-from toolkit.labelled_texts import LabelledTexts
-from toolkit.texts import Split, Texts, listed
+from toolkit.labels import Kind
+from toolkit.texts import Split, listed
 
 
-def read_for_head(data: LabelledTexts, saved: Sequence[str] | None, trained: bool) -> Texts:
-    """Read labelled texts for a model whose head has the labels `saved`, in the order of their ids.
+class Labelled(Protocol):
+    """What was read: a frozen dataclass of training and evaluation rows with numbered labels, such as `Texts`."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def kind(self) -> Kind:
+        """One label for each row, several, or a number."""
+
+    @property
+    def labels(self) -> list[str]:
+        """The name of each label id; empty for regression."""
+
+    @property
+    def train(self) -> Split:
+        """The training rows."""
+
+    @property
+    def evaluate(self) -> Split:
+        """The evaluation rows."""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Lines for the plan."""
+
+
+Read = TypeVar("Read", bound=Labelled)
+ReadFrom = TypeVar("ReadFrom", bound=Labelled, covariant=True)
+
+
+class LabelledData(Protocol[ReadFrom]):
+    """The `data` section of a recipe whose rows have labels."""
+
+    def read(self, known_labels: Sequence[str] | None = None) -> ReadFrom:
+        """Read the data; `known_labels` are those of a saved model, in the order of their ids."""
+
+
+def read_for_head(data: LabelledData[Read], saved: Sequence[str] | None, trained: bool) -> Read:
+    """Read data with labels for a model whose head has the labels `saved`, in the order of their ids.
 
     Args:
         data: the `data` section of the configuration.
@@ -22,28 +60,29 @@ def read_for_head(data: LabelledTexts, saved: Sequence[str] | None, trained: boo
         UserError: the data can't be used, or `trained` and the head is for other labels.
     """
     if trained:
-        texts = data.read(saved)
-        if saved is not None and not saved and texts.kind != "regression":
+        read = data.read(saved)
+        if saved is not None and not saved and read.kind != "regression":
+            numbers = "--data.kind regression if these labels are numbers, or " if hasattr(data, "kind") else ""
             raise UserError(
-                f"the labels are {len(texts.labels)} classes ({listed(texts.labels)}), but the model gives a number "
-                "(regression); give --data.kind regression if these labels are numbers, or another model with --model.name"
+                f"the labels are {len(read.labels)} classes ({listed(read.labels)}), but the model gives a number "
+                f"(regression); give {numbers}another model with --model.name"
             )
-        return texts
-    texts = data.read()
-    new = f"{len(texts.labels)} labels" if texts.labels else "one number"
+        return read
+    read = data.read()
+    new = f"{len(read.labels)} labels" if read.labels else "one number"
     if saved is None:
-        texts.facts["head"] = f"new weights, {new}"
-    elif sorted(saved) == sorted(texts.labels):
-        texts.facts["head"] = f"the model's own, {new}"
+        read.facts["head"] = f"new weights, {new}"
+    elif sorted(saved) == sorted(read.labels):
+        read.facts["head"] = f"the model's own, {new}"
         return replace(
-            texts, labels=list(saved), train=renumbered(texts.train, saved), evaluate=renumbered(texts.evaluate, saved)
+            read, labels=list(saved), train=renumbered(read.train, saved), evaluate=renumbered(read.evaluate, saved)
         )
-    elif len(saved) != len(texts.labels):
+    elif len(saved) != len(read.labels):
         own = f"{len(saved)} labels ({listed(saved)})" if saved else "one number"
-        texts.facts["head"] = f"new weights, {new}, because the model's own is for {own}"
+        read.facts["head"] = f"new weights, {new}, because the model's own is for {own}"
     else:
-        texts.facts["head"] = f"starts from the model's own, which was trained for other labels ({listed(saved)})"
-    return texts
+        read.facts["head"] = f"starts from the model's own, which was trained for other labels ({listed(saved)})"
+    return read
 
 
 def renumbered(split: Split, names: Sequence[str]) -> Split:

@@ -7,6 +7,7 @@ import numpy as np
 
 from toolkit.columns import Columns
 from toolkit.errors import UserError
+from toolkit.held_out import held_out_rows
 from toolkit.label_reading import is_text, read_labels
 from toolkit.labels import Array, Kind, Labels, ordered
 from toolkit.texts import SHOWN, Split, listed, row_numbers
@@ -24,19 +25,19 @@ class CheckedRows(NamedTuple):
     """What is wrong with those, a sentence each."""
 
 
-def check_columns(train: Any, evaluate: Any, columns: Columns) -> None:
-    """Raise UserError if a column is not in the evaluation data, or a text column holds something else."""
+def check_columns(train: Any, evaluate: Any, texts: Sequence[str], others: Sequence[str]) -> None:
+    """Raise UserError if a column is not in the evaluation data, or one of the columns of texts holds something else."""
     problems = []
     for name, table in (("training data", train), ("evaluation data", evaluate)):
         if table is None:
             continue
-        missing = [column for column in (*columns.texts, columns.label) if column not in table.column_names]
+        missing = [column for column in (*texts, *others) if column not in table.column_names]
         if missing:
             problems.append(
                 f"{name}: no column {listed(missing)}, which the training data has; the columns here are "
                 f"{listed(table.column_names)}: name them alike in both"
             )
-        for column in columns.texts:
+        for column in texts:
             if column not in missing and not is_text(type_ := table.data.schema.field(column).type):
                 problems.append(
                     f"{name}: the text column {column!r} holds {type_}, not text; give another one with --data.text or "
@@ -126,6 +127,45 @@ def number_labels(kind: Kind, splits: Sequence[Split], names: list[str], known: 
     if problems:
         raise UserError(*problems)
     return numbered
+
+
+def hold_out(whole: Split, share: float, what: str) -> tuple[list[Split], str]:
+    """Return the rows that stay in training and those that are held out, and a line for the plan.
+
+    Each label stays in training. `what` the rows are: rows, images, ...
+
+    Raises:
+        UserError: the labels allow none to be held out.
+    """
+    labels = whole.labels
+    if labels.kind == "regression":  # any number may be held out: to the rule, these are rows without labels
+        held = held_out_rows(np.zeros_like(labels.starts), np.zeros(0, dtype=np.int64), share)
+    else:
+        held = held_out_rows(labels.starts, labels.values, share)
+    if not len(held):
+        raise UserError(
+            f"there is no evaluation data, and none of the {len(whole)} training {what} can be held out, since each "
+            f"label must stay in training; give data.eval, or more {what} for each label"
+        )
+    stay = np.setdiff1d(np.arange(len(whole)), held, assume_unique=True)
+    line = f"{len(held) / len(whole):.1%} of the training {what}, the same for every seed; each label stays in training"
+    return [whole.take(stay), whole.take(held, f"held-out {what} of the training data")], line
+
+
+def labels_line(labels: Labels, what: str) -> str:
+    """Return a line for the plan on the labels of the training data; `what` its rows are."""
+    if labels.kind == "regression":
+        values = labels.values
+        return f"numbers from {values.min():g} to {values.max():g}, {values.mean():g} on average"
+    counts = labels.counts()
+    least, most = int(counts.argmin()), int(counts.argmax())
+    several = f", {len(labels.values) / len(labels):.1f} for each of the {what}" if labels.kind == "multi" else ""
+    if counts[least] == counts[most]:
+        return f"{len(counts)}{several}; each with {counts[least]:,} training {what}"
+    return (
+        f"{len(counts)}{several}; the rarest is {labels.names[least]!r} with {counts[least]:,} training {what}, "
+        f"the most frequent {labels.names[most]!r} with {counts[most]:,}"
+    )
 
 
 def _alike(labels: Labels) -> str:

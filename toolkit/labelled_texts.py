@@ -2,23 +2,34 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from toolkit.columns import Columns, find_columns
 from toolkit.config import at_least
 from toolkit.corpora.docstrings import docstrings
 from toolkit.data_config import DataConfig, embedded_splits
 from toolkit.errors import UserError
-from toolkit.held_out import held_out_rows
 from toolkit.label_reading import is_text, kind_of
-from toolkit.labelled_rows import CheckedRows, check_columns, check_rows, label_names, number_labels
-from toolkit.labels import Kind, Labels
-from toolkit.texts import Split, Texts
+from toolkit.labelled_rows import (
+    CheckedRows,
+    check_columns,
+    check_rows,
+    hold_out,
+    label_names,
+    labels_line,
+    number_labels,
+)
+from toolkit.labels import Kind
+from toolkit.texts import Texts
 from toolkit.tokenized_texts import TokenizedTexts, pad_texts
 
+if TYPE_CHECKING:
+    from toolkit.tables import Splits
+
 __all__ = ["LabelledTexts", "Texts", "TokenizedTexts", "pad_texts"]
+
+CORPUS_LENGTH = 128
+"""Tokens that texts of the embedded corpus are cut to: few are longer, and those would take much of the time."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +47,8 @@ class LabelledTexts(DataConfig):
     separator: str | None = None
     """The sign between several labels in one text, such as ";"."""
     max_length: int | None = None
-    """Cut longer texts to so many tokens; null takes them whole and refuses those that the model cannot take."""
+    """Cut longer texts to so many tokens; null takes them whole and refuses those that the model cannot take (the embedded
+    corpus is cut to 128)."""
     drop_invalid: bool = False
     """Leave out rows without text or label instead of refusing them; the plan counts them."""
 
@@ -53,6 +65,11 @@ class LabelledTexts(DataConfig):
                 "labels of one (data.kind multi): leave one of the two out"
             )
 
+    @property
+    def longest(self) -> int | None:
+        """What longer texts are cut to, in tokens; None where nothing is cut."""
+        return CORPUS_LENGTH if self.max_length is None and self.embedded else self.max_length
+
     def read(self, known_labels: Sequence[str] | None = None) -> Texts:
         """Read the data, check it, and number its labels.
 
@@ -64,6 +81,10 @@ class LabelledTexts(DataConfig):
                 "docstrings of this Python's standard library; the label is the package", docstrings()
             )
         )
+        return self.checked(read, self.longest, known_labels)
+
+    def checked(self, read: "Splits", longest: int | None, known_labels: Sequence[str] | None = None) -> Texts:
+        """Do the same with tables that were read already; longer texts are cut to `longest` tokens, None cuts nothing."""
         train, evaluate = read.train, read.evaluate
         columns = find_columns(
             train.column_names,
@@ -72,17 +93,17 @@ class LabelledTexts(DataConfig):
             self.text_pair,
             self.label,
         )
-        check_columns(train, evaluate, columns)
+        check_columns(train, evaluate, columns.texts, [columns.label])
         tables = {"training data": train} | ({} if evaluate is None else {"evaluation data": evaluate})
         kind = self._kind(tables, columns.label)
-        checked: list[CheckedRows] = []
+        parts: list[CheckedRows] = []
         for name, table in tables.items():
-            like = checked[0].split.labels if checked else None
-            checked.append(check_rows(name, table, columns, kind, self.separator, like))
-        problems = [problem for part in checked for problem in part.problems]
+            like = parts[0].split.labels if parts else None
+            parts.append(check_rows(name, table, columns, kind, self.separator, like))
+        problems = [problem for part in parts for problem in part.problems]
         if problems and not self.drop_invalid:
             raise UserError(*problems)
-        splits = [part.split for part in checked]
+        splits = [part.split for part in parts]
         if nothing := [split.name for split in splits if not len(split)]:
             raise UserError(*(f"{name}: there is no row with a text and a label" for name in nothing))
 
@@ -90,17 +111,13 @@ class LabelledTexts(DataConfig):
         splits = number_labels(kind, splits, names, known=bool(known_labels))
         facts = {"data": read.origin, "columns": _columns_line(columns)}
         if problems:
-            counts = " and ".join(f"{part.dropped:,} of the {part.split.name}" for part in checked)
+            counts = " and ".join(f"{part.dropped:,} of the {part.split.name}" for part in parts)
             facts["dropped"] = f"rows without a valid text or label: {counts}"
         if len(splits) == 1:
-            splits = self._hold_out(splits[0])
-            share = len(splits[1]) / (len(splits[0]) + len(splits[1]))
-            facts["held out"] = (
-                f"{share:.1%} of the training rows, the same for every seed; each label stays in training"
-            )
+            splits, facts["held out"] = hold_out(splits[0], self.held_out, "rows")
         facts["texts"] = f"{len(splits[0]):,} to train on, {len(splits[1]):,} to evaluate on"
-        facts["labels"] = _labels_line(splits[0].labels)
-        return Texts(kind, names, columns, splits[0], splits[1], self.max_length, facts, read.files)
+        facts["labels"] = labels_line(splits[0].labels, "rows")
+        return Texts(kind, names, columns, splits[0], splits[1], longest, facts, read.files)
 
     def _kind(self, tables: Mapping[str, Any], label: str) -> Kind:
         asked: str = self.kind
@@ -111,33 +128,6 @@ class LabelledTexts(DataConfig):
             asked = kind
         return cast(Kind, asked)
 
-    def _hold_out(self, whole: Split) -> list[Split]:
-        labels = whole.labels
-        if labels.kind == "regression":  # any number may be held out: to the rule, these are rows without labels
-            held = held_out_rows(np.zeros_like(labels.starts), np.zeros(0, dtype=np.int64), self.held_out)
-        else:
-            held = held_out_rows(labels.starts, labels.values, self.held_out)
-        if not len(held):
-            raise UserError(
-                f"there is no evaluation data, and none of the {len(whole)} training rows can be held out, since each "
-                "label must stay in training; give data.eval, or more rows for each label"
-            )
-        stay = np.setdiff1d(np.arange(len(whole)), held, assume_unique=True)
-        return [whole.take(stay), whole.take(held, "held-out rows of the training data")]
-
 
 def _columns_line(columns: Columns) -> str:
     return f"text {' and '.join(map(repr, columns.texts))}, label {columns.label!r}"
-
-
-def _labels_line(labels: Labels) -> str:
-    if labels.kind == "regression":
-        values = labels.values
-        return f"numbers from {values.min():g} to {values.max():g}, {values.mean():g} on average"
-    counts = labels.counts()
-    least, most = int(counts.argmin()), int(counts.argmax())
-    several = f", {len(labels.values) / len(labels):.1f} for a text" if labels.kind == "multi" else ""
-    return (
-        f"{len(counts)}{several}; the rarest is {labels.names[least]!r} with {counts[least]:,} training rows, "
-        f"the most frequent {labels.names[most]!r} with {counts[most]:,}"
-    )

@@ -1,5 +1,7 @@
 """Helpers for losses that are sums over units."""
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 
@@ -10,6 +12,12 @@ NOT_COUNTED = -100
 def full_precision(values: torch.Tensor) -> torch.Tensor:
     """Return logits in float32 or better: a softmax in 16 bits loses what the loss is made of."""
     return values.float() if values.dtype.itemsize < 4 else values
+
+
+def logits_of(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return what a model of Transformers makes of a batch; given the labels too, it would compute a loss of its own."""
+    inputs = {name: values for name, values in batch.items() if name != "labels"}
+    return full_precision(model(**inputs).logits)
 
 
 def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -18,9 +18,9 @@ class LoraConfig:
     targets: tuple[str, ...] | None = None
     """Names of the linear layers that get adapters, such as q_proj; null means all of them but the head."""
     bits: Literal[4, 8] | None = None
-    """Keep the frozen weights in so many bits (QLoRA, needs bitsandbytes); null keeps them in model.dtype."""
+    """Keep the frozen weights in so many bits (QLoRA, pip install -e '.[qlora]'); null keeps them in model.dtype."""
     merge: bool = False
-    """Save the whole model with the adapters merged in, and the adapters in its folder `adapter`; false saves the adapters alone."""
+    """Save the whole model with the adapters merged in, and them in its folder `adapter`; false saves them alone. A new head needs true."""
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from toolkit.adapters import add_adapters, quantization
+from toolkit.adapters import add_adapters, base_of, check_blocks, load_adapters, quantization
 from toolkit.embedded_models import encoder
 from toolkit.errors import UserError
 from toolkit.model_config import ModelConfig
@@ -55,8 +55,11 @@ def load_model(
     vocabulary: int | None = None,
     settings: Mapping[str, Any] | None = None,
     trained: bool = False,
+    only: bool | None = None,
 ) -> torch.nn.Module:
     """Return a model, with adapters and activation checkpointing where the configuration asks for them.
+
+    Of a folder with adapters it is their base with them.
 
     Args:
         config: which one.
@@ -66,6 +69,7 @@ def load_model(
         vocabulary: the number of tokens that the tokenizer knows; None for a model without one.
         settings: what the model's own configuration is to say, such as the labels of its head.
         trained: the head has to come with the weights, as it does when nothing is trained; otherwise it may be new.
+        only: nothing is trained; None says that `trained` says so.
 
     Raises:
         UserError: the folder or id holds no such model, no weights in a safe format, or weights of another one.
@@ -79,6 +83,7 @@ def load_model(
         set_dropout(new, config.dropout)
         module: torch.nn.Module = architecture.loader.from_config(new, attn_implementation=config.attention)
         return ready(module.to(dtype), config)
+    config, adapters = base_of(config, trained if only is None else only)
     own = model_settings(config)
     check_architecture(config, own, architecture)
     known = getattr(own.get_text_config(), "vocab_size", None)
@@ -87,6 +92,7 @@ def load_model(
             f"the tokenizer of {config.name} knows {vocabulary} tokens, but the model only {known}; "
             "they do not belong together: give a folder in which both were saved together"
         )
+    labels = dict(own.id2label or {})
     own.update(dict(settings or {}))
     set_dropout(own, config.dropout)
     try:
@@ -104,12 +110,18 @@ def load_model(
         )
     except (OSError, ValueError, RuntimeError, SafetensorError, ImportError) as error:
         raise UserError(cannot_load("weights", config, error)) from None
-    check_weights(config, module, info, architecture, trained)
-    return ready(module, config)
+    new = check_weights(config, module, info, architecture, trained)
+    check_blocks(module, config)
+    if architecture is TEXT_ENCODER:
+        new = []  # a pooler, which is not used
+    if config.lora.rank is not None or adapters is not None:
+        check_head(config, adapters, new, relabelled=labels != (own.id2label or {}))
+    module = ready(module, config, new)
+    return module if adapters is None else load_adapters(module, adapters)
 
 
-def ready(module: Any, config: ModelConfig) -> torch.nn.Module:
-    """Add what the configuration asks for beside the weights."""
+def ready(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> torch.nn.Module:
+    """Add what the configuration asks for beside the weights; parameters with `new` weights are trained beside adapters."""
     if config.checkpoint_activations:
         if not getattr(module, "supports_gradient_checkpointing", False):
             raise UserError(
@@ -120,7 +132,7 @@ def ready(module: Any, config: ModelConfig) -> torch.nn.Module:
             module.activation_checkpointing_enable({"use_reentrant": False})
         else:  # its name before Transformers 5.2x
             module.gradient_checkpointing_enable({"use_reentrant": False})
-    return add_adapters(module, config) if config.lora.rank is not None else module
+    return add_adapters(module, config, new) if config.lora.rank is not None else module
 
 
 def saved_labels(config: ModelConfig, architecture: Architecture = SEQUENCE_CLASSIFIER) -> list[str] | None:
@@ -155,13 +167,15 @@ def labels_of_head(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def model_settings(config: ModelConfig) -> Any:
-    """Return the Transformers configuration of a model folder or hub id.
+    """Return the Transformers configuration of a model folder or hub id; of a folder with adapters that of their base.
 
     Raises:
         UserError: it is not to be had, or not a model.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
+    config, _ = base_of(config, only=False)
     assert config.name is not None
     folder = Path(config.name)
     if folder.is_file() or (
@@ -176,7 +190,7 @@ def model_settings(config: ModelConfig) -> Any:
         )
     try:
         return AutoConfig.from_pretrained(config.name, revision=config.revision)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, StrictDataclassError) as error:  # the last: a value of a wrong type
         raise UserError(cannot_load("configuration", config, error)) from None
 
 
@@ -217,8 +231,10 @@ def check_architecture(config: ModelConfig, settings: Any, architecture: Archite
 
 def check_weights(
     config: ModelConfig, module: torch.nn.Module, info: dict[str, Any], architecture: Architecture, trained: bool
-) -> None:
-    """Refuse weights that leave the model itself, or a head that has to be trained already, with new numbers.
+) -> list[str]:
+    """Return the names of the head's parameters that are new, since they did not come with the weights.
+
+    Refuses weights that leave the model itself, or a head that has to be trained already, with new numbers.
 
     A pooler counts as part of the head: models that were trained on masked words alone come without one.
     """
@@ -239,6 +255,28 @@ def check_weights(
             f"{config.name} has no trained head to {architecture.purpose} with ({', '.join(strange[:NAMED])}), so there is "
             "nothing to evaluate; name a model that was saved after training, such as the model folder of a run"
         )
+    return strange
+
+
+def check_head(config: ModelConfig, adapters: Path | None, new: Sequence[str], relabelled: bool) -> None:
+    """Refuse adapters that would be saved alone and leave a head behind that is nowhere else.
+
+    A folder of adapters names its base, from which a head of another size or the names of other labels can't be known.
+    """
+    if config.lora.merge or not (new or relabelled):
+        return
+    what = f"a new head ({', '.join(new[:NAMED])})" if new else "a head whose labels have other names here"
+    if adapters is not None:
+        raise UserError(
+            f"the adapters in {adapters} are for {config.name}, which gets {what}: what it was trained with is not in that "
+            "folder; save the whole model (--model.lora.merge true where it is trained) and name its folder"
+        )
+    bits = "" if config.lora.bits is None else " and leave model.lora.bits out"
+    trained = ": the head is then trained beside the adapters" if new else ""
+    raise UserError(
+        f"{config.name} gets {what}, which adapters saved alone would lack; save the whole model with --model.lora.merge true"
+        f"{bits}{trained}"
+    )
 
 
 def set_dropout(settings: Any, probability: float | None) -> None:

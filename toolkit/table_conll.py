@@ -33,7 +33,14 @@ def conll_table(lines: Iterable[str], origin: str) -> "pyarrow.Table":
     import pyarrow as pa
 
     numbered = [(number, line.rstrip("\r\n")) for number, line in enumerate(lines, start=1)]
-    first = next(((number, line) for number, line in numbered if line.strip() and not line.startswith("#")), None)
+    first = next(
+        (
+            (number, line)
+            for number, line in numbered
+            if line.strip() and not line.startswith("#") and not _is_document_start(line)
+        ),
+        None,
+    )
     if first is None:
         raise UserError(f"{origin} holds no words; give a file with a word and its tag on a line")
     separator = "\t" if "\t" in first[1].strip() else None
@@ -47,7 +54,7 @@ def conll_table(lines: Iterable[str], origin: str) -> "pyarrow.Table":
     wrong: list[int] = []
     for number, line in numbered:
         fields = _fields(line, separator)
-        if not line.strip() or fields[0] == DOCUMENT_START:
+        if not line.strip() or _is_document_start(line):
             sentences.append([])
         elif len(fields) == width:
             sentences[-1].append(fields)
@@ -67,6 +74,11 @@ def conll_table(lines: Iterable[str], origin: str) -> "pyarrow.Table":
     return pa.table(
         {name: pa.array([[line[at] for line in sentence] for sentence in kept], texts) for at, name in enumerate(names)}
     )
+
+
+def _is_document_start(line: str) -> bool:
+    # Such a line may have other fields than the words have, and another separator.
+    return line.split(maxsplit=1)[:1] == [DOCUMENT_START]
 
 
 def _fields(line: str, separator: str | None) -> list[str]:

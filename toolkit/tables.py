@@ -72,7 +72,7 @@ def _from_paths(config: str | None, train: str | None, evaluate: str | None) -> 
         raise UserError("data.name and data.train are both null; give a file, a folder or a hub id with one of them")
     if config:
         raise UserError(f"data.config is {config!r}, but data.train is a path of its own; leave data.config out")
-    if evaluate is None and _place(train).is_dir():
+    if evaluate is None and _exists(_place(train)) and _place(train).is_dir():
         return _from_folder(_place(train), None, None, None)
     problems: list[str] = []
     places: list[list[Path]] = []

@@ -110,42 +110,71 @@ class Texts:
             limit = int(tokenizer.model_max_length)
         cut = self.max_length
         added = tokenizer.num_special_tokens_to_add(pair=len(self.text_columns) > 1)
-        if cut is not None and limit is not None and cut > limit:
-            raise UserError(
-                f"data.max_length is {cut}, but the model takes at most {limit} tokens; give {limit} or less"
-            )
-        if cut is not None and cut <= added:
-            raise UserError(
-                f"data.max_length is {cut}, and the tokenizer adds {added} tokens of its own to each text, so that "
-                f"nothing of it would be left; give at least {added + 1}"
-            )
+        if problems := cut_problems("max_length", cut, limit, added):
+            raise UserError(*problems)
         digests = (self.training_digest, text_digest(self.evaluate.texts))
         splits = (self.train, self.evaluate)
         train, evaluate = (
             TokenizedTexts(tokenize(split.texts, tokenizer, cut, digest), split.labels)
             for split, digest in zip(splits, digests, strict=True)
         )
-        problems = []
-        for split, tokens in ((self.train, train), (self.evaluate, evaluate)):
-            lengths = np.asarray(tokens.full_lengths)
-            if cut is None and limit is not None and (lengths > limit).any():
-                problems.append(
-                    f"{split.name}: {row_numbers(split.rows[lengths > limit])} longer than the {limit} tokens that the "
-                    f"model takes (the longest has {lengths.max()}); cut them with --data.max_length {limit}"
-                )
-            if not lengths.all():
-                problems.append(
-                    f"{split.name}: {row_numbers(split.rows[lengths == 0])} without a single token; the tokenizer "
-                    "knows nothing in them: remove these rows, or take another tokenizer"
-                )
+        full = [tokenized.tokens.full_lengths for tokenized in (train, evaluate)]
+        for split, lengths in zip(splits, full, strict=True):
+            problems += length_problems(split.name, split.rows, "max_length", cut, limit, lengths)
         if problems:
             raise UserError(*problems)
-        full = np.concatenate([train.full_lengths, evaluate.full_lengths])
-        line = f"{np.median(full):.0f} tokens in the middle, {full.max()} at most"
-        if cut is not None:
-            line += f"; {(full > cut).sum():,} of {len(full):,} texts cut to {cut}"
-        self.facts["lengths"] = line
+        self.facts["lengths"] = length_fact(np.concatenate(full), "texts", cut)
         return train, evaluate
+
+
+def cut_problems(flag: str, cut: int | None, limit: int | None, added: int) -> list[str]:
+    """Say what is wrong with the length that texts are to be cut to.
+
+    Args:
+        flag: the setting that says it, without "data.".
+        cut: the length in tokens; None where nothing is cut.
+        limit: the longest text that the model takes; None if any will do.
+        added: tokens that the tokenizer adds to each text.
+    """
+    if cut is not None and limit is not None and cut > limit:
+        return [f"data.{flag} is {cut}, but the model takes at most {limit} tokens; give {limit} or less"]
+    if cut is not None and cut <= added:
+        return [
+            f"data.{flag} is {cut}, and the tokenizer adds {added} token{'s' * (added > 1)} of its own to each text, so "
+            f"that nothing of it would be left; give at least {added + 1}"
+        ]
+    return []
+
+
+def length_problems(
+    name: str, rows: Array, flag: str, cut: int | None, limit: int | None, lengths: Array
+) -> Iterator[str]:
+    """Yield which texts are too long for the model, and which have no token at all.
+
+    Args:
+        name: what they are.
+        rows: the number that each had in the data.
+        flag: the setting that cuts them, without "data.".
+        cut: what they are cut to, in tokens; None where nothing is cut.
+        limit: the longest text that the model takes; None if any will do.
+        lengths: tokens of each text before it was cut.
+    """
+    if cut is None and limit is not None and (lengths > limit).any():
+        yield (
+            f"{name}: {row_numbers(rows[lengths > limit])} longer than the {limit} tokens that the model takes (the "
+            f"longest has {lengths.max():,}); cut them with --data.{flag} {limit}"
+        )
+    if not lengths.all():
+        yield (
+            f"{name}: {row_numbers(rows[lengths == 0])} without a single token; the tokenizer knows nothing in there: "
+            "remove these rows, or take another tokenizer"
+        )
+
+
+def length_fact(lengths: Array, what: str, cut: int | None) -> str:
+    """Return a line for the plan on texts of so many tokens each, before they were cut; `what` they are."""
+    line = f"{np.median(lengths):.0f} tokens in the middle, {lengths.max():,} at most"
+    return line if cut is None else f"{line}; {(lengths > cut).sum():,} of {len(lengths):,} {what} cut to {cut}"
 
 
 def row_numbers(rows: Array) -> str:

@@ -23,39 +23,55 @@ ROWS_AT_ONCE = 1000
 """Texts that are in memory at once while texts are hashed or tokenized."""
 
 
-class TokenizedTexts:
-    """A `Source` of token ids with labels; the token ids stay on the disk and are mapped into memory."""
+class WrittenTokens:
+    """What `write_tokens` wrote: token ids that stay on the disk and are mapped into memory."""
 
-    def __init__(self, folder: Path, labels: Labels) -> None:
+    def __init__(self, folder: Path) -> None:
         from datasets import Dataset
 
-        self.labels = labels
         self._tokens = Dataset.from_file(str(folder / "tokens.arrow"))
-        self._lengths: Array = np.load(folder / "lengths.npy", mmap_mode="r")
-        self._content: str = json.loads((folder / "content.json").read_text(encoding="utf-8"))["digest"]
+        self.lengths: Array = np.load(folder / "lengths.npy", mmap_mode="r")
+        """Tokens of each text (int64)."""
         self.full_lengths: Array = np.load(folder / "full_lengths.npy", mmap_mode="r")
         """Tokens of each text before it was cut."""
+        self.content: str = json.loads((folder / "content.json").read_text(encoding="utf-8"))["digest"]
+        """A hash of the token ids."""
 
     def __len__(self) -> int:
-        return len(self._lengths)
+        return len(self.lengths)
+
+    def fetch(self, ids: Sequence[int]) -> dict[str, list[Any]]:
+        """Return what the tokenizer made of some texts, by name: a list for each text."""
+        columns: dict[str, list[Any]] = self._tokens[np.asarray(ids).tolist()]
+        return columns
+
+
+class TokenizedTexts:
+    """A `Source` of token ids with labels."""
+
+    def __init__(self, folder: Path, labels: Labels) -> None:
+        self.labels = labels
+        self.tokens = WrittenTokens(folder)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
 
     def fetch(self, ids: Sequence[int]) -> list[dict[str, Any]]:
         """Return samples: what the tokenizer made of the text (lists, no padding), and "label". About 5 us each."""
         if not len(ids):
             return []
-        rows = np.asarray(ids).tolist()
-        columns: dict[str, list[Any]] = self._tokens[rows]
-        columns["label"] = [self.labels.target(row) for row in rows]
+        columns = self.tokens.fetch(ids)
+        columns["label"] = [self.labels.target(row) for row in np.asarray(ids).tolist()]
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def lengths(self, ids: Array) -> Array:
         """Return the number of tokens of each sample (int64)."""
-        return np.asarray(self._lengths[np.asarray(ids)])
+        return np.asarray(self.tokens.lengths[np.asarray(ids)])
 
     def digest(self) -> str:
         """Return a hash of the token ids and labels."""
         labels = self.labels
-        return digest_of(self._content, labels.kind, labels.names, labels.values, labels.starts)
+        return digest_of(self.tokens.content, labels.kind, labels.names, labels.values, labels.starts)
 
 
 def tokenize(texts: Any, tokenizer: Any, max_length: int | None, texts_digest: str) -> Path:
@@ -113,12 +129,10 @@ def pad_texts(tokenizer: Any, kind: str) -> Callable[[list[dict[str, Any]]], "di
     """
     import torch
 
-    if tokenizer.pad_token_id is None:
-        raise UserError(
-            f"the tokenizer ({type(tokenizer).__name__}) has no padding token, so texts of different length cannot "
-            "stand in one batch; give the model a tokenizer with a pad_token"
-        )
-    fillers = {"input_ids": tokenizer.pad_token_id, "token_type_ids": getattr(tokenizer, "pad_token_type_id", 0)}
+    fillers = {
+        "input_ids": padding_token(tokenizer, "texts"),
+        "token_type_ids": getattr(tokenizer, "pad_token_type_id", 0),
+    }
     from_left = tokenizer.padding_side == "left"
     label_type = torch.int64 if kind == "single" else torch.float32
 
@@ -143,6 +157,20 @@ def pad_texts(tokenizer: Any, kind: str) -> Callable[[list[dict[str, Any]]], "di
         return batch
 
     return collate
+
+
+def padding_token(tokenizer: Any, what: str) -> int:
+    """Return the id of the token that `what` of different length are padded with, such as texts.
+
+    Raises:
+        UserError: the tokenizer has none.
+    """
+    if tokenizer.pad_token_id is None:
+        raise UserError(
+            f"the tokenizer ({type(tokenizer).__name__}) has no padding token, so {what} of different length cannot "
+            "stand in one batch; give the model a tokenizer with a pad_token"
+        )
+    return int(tokenizer.pad_token_id)
 
 
 def _batches(texts: Any, tokenizer: Any, max_length: int | None) -> Iterator[tuple[dict[str, list[list[int]]], Array]]:

@@ -5,10 +5,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from toolkit.adapters import base_of
 from toolkit.cache import digest_of, once_per_machine
 from toolkit.errors import UserError
 from toolkit.model_config import ModelConfig
 from toolkit.model_errors import cannot_load
+
+COUNTED_FROM_PADDING = frozenset(
+    {"camembert", "data2vec-text", "esm", "ibert", "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm"}
+    | {"xlm-roberta", "xlm-roberta-xl", "xmod"}
+)
+"""Kinds of models that need some of their positions for padding."""
+DISTANCES = frozenset({"t5", "mt5", "umt5"})
+"""Kinds of models that name a number of positions, but have none: they look at distances."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +84,33 @@ def tokenizer(config: ModelConfig, texts: Iterable[str], key: str, embedded: Emb
         loaded = AutoTokenizer.from_pretrained(config.name, revision=config.revision)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(cannot_load("tokenizer", config, error)) from None
+    if (positions := longest_input(config)) is not None:
+        loaded.model_max_length = min(loaded.model_max_length, positions)
     # Without a vocabulary file Transformers makes a tokenizer of the special tokens alone, to which every word is unknown.
     if len(loaded) <= len(set(loaded.all_special_ids)):
         raise UserError(cannot_load("tokenizer", config, ValueError("there is no vocabulary, such as tokenizer.json")))
     return loaded
+
+
+def longest_input(config: ModelConfig) -> int | None:
+    """Return how many tokens a model has positions for; None if it knows no limit, or is not to be had.
+
+    Many tokenizers do not say it (their limit is 10**30), and a longer input ends in an error of torch in the middle of a run.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    try:
+        base, _ = base_of(config, only=False)
+        settings = AutoConfig.from_pretrained(base.name, revision=base.revision).get_text_config()
+    except (OSError, ValueError, KeyError, StrictDataclassError, UserError):
+        return None  # who loads the model says so
+    positions = getattr(settings, "max_position_embeddings", None)
+    looks_at_distances = settings.model_type in DISTANCES or getattr(settings, "position_biased_input", True) is False
+    if looks_at_distances or not isinstance(positions, int) or positions <= 0:
+        return None
+    # In RoBERTa and its kin positions are counted from the padding token's id on.
+    return positions - settings.pad_token_id - 1 if settings.model_type in COUNTED_FROM_PADDING else positions
 
 
 def train_tokenizer(texts: Iterable[str], folder: Path, embedded: EmbeddedTokenizer) -> None:

@@ -169,16 +169,17 @@ def place_of(text: str, start: Any, context: str, mend: bool, counts: Checked) -
     first = context.find(text)
     if first < 0:
         raise WrongAnswerError("absent", f" (the first: {shortened(text)})")
-    if (
-        start is None or start == "" or start != start
-    ):  # nothing, or what is no number: so nothing is written among numbers
+    # Nothing, or what is no number: so nothing is written among numbers.
+    if start is None or start == "" or start != start:
         counts.guessed += context.find(text, first + 1) >= 0
         begin = first
     else:
         try:
             begin = int(start)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise WrongAnswerError("start", f" (the first: {start!r})") from None
+        if isinstance(start, float) and begin != start:
+            raise WrongAnswerError("start", f" (the first: {start!r})")
         if begin < 0 or not context.startswith(text, begin):
             nearest = min(occurrences(text, context), key=lambda place: abs(place - begin))
             if not mend:

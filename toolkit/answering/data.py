@@ -82,7 +82,10 @@ class QuestionData(DataConfig):
         checked: list[Checked] = []
         lines: dict[str, None] = {}
         for name, table in tables.items():
-            found, line = raw_questions(table, given)
+            try:
+                found, line = raw_questions(table, given)
+            except UserError as error:
+                raise UserError(*(f"{name}: {problem}" for problem in error.problems)) from None
             lines[line] = None
             checked.append(check_questions(name, found, self.mend_answers))
         problems = [problem for part in checked for problem in part.problems]

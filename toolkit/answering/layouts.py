@@ -1,7 +1,7 @@
 """Questions as files bring them: the nested layout of SQuAD, and tables with a question a row."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from toolkit.columns import find_column
@@ -52,21 +52,27 @@ def raw_questions(table: Any, given: QuestionColumns) -> tuple[Iterator[Raw], st
     """Return the questions of a `datasets.Dataset`, and a line for the plan on where they were found.
 
     Raises:
-        UserError: a column that was given does not exist, or one cannot be found.
+        UserError: a column that was given does not exist, is given twice, or cannot be found.
     """
     names = table.column_names
     if NESTED in names and given.question is None and given.context is None:
         return _nested(table), "SQuAD layout: articles, paragraphs, questions"
-    question = find_column(names, "question", given.question, QUESTION_NAMES, "the questions")
-    rest = [name for name in names if name != question]
-    context = find_column(rest, "context", given.context, CONTEXT_NAMES, "the contexts")
-    rest.remove(context)
-    answers = find_column(rest, "answers", given.answers, ANSWER_NAMES, "the answers")
-    rest.remove(answers)
-    start = _optional(rest, "answer_start", given.answer_start, START_NAMES)
-    title = _optional(rest, "title", given.title, TITLE_NAMES)
-    impossible = _optional(rest, "", None, IMPOSSIBLE_NAMES)
-    number = _optional(rest, "", None, ID_NAMES)
+    chosen = {flag: name for flag, name in asdict(given).items() if name is not None}
+    free = [name for name in names if name not in chosen.values()]
+
+    def find(flag: str, tiers: Sequence[Sequence[str]], what: str) -> str:
+        others = [name for other, name in chosen.items() if other != flag]
+        return find_column(names, flag, chosen.get(flag), tiers, what, taken=others)
+
+    def find_optional(flag: str, usual: Sequence[str]) -> str | None:
+        return find(flag, [], "") if flag in chosen else _usual(free, usual)
+
+    question = find("question", QUESTION_NAMES, "the questions")
+    context = find("context", CONTEXT_NAMES, "the contexts")
+    answers = find("answers", ANSWER_NAMES, "the answers")
+    start = find_optional("answer_start", START_NAMES)
+    title = find_optional("title", TITLE_NAMES)
+    impossible, number = _usual(free, IMPOSSIBLE_NAMES), _usual(free, ID_NAMES)
     found = {"question": question, "context": context, "answers": answers, "answer start": start, "title": title}
     line = ", ".join(f"{what} {name!r}" for what, name in found.items() if name is not None)
     return _flat(table, question, context, answers, start, title, impossible, number), line
@@ -83,6 +89,10 @@ def answers_in(cell: Any, start: Any = None) -> list[tuple[Any, Any]] | None:
             return []
         case str():
             return answers_in([cell], start)
+        case bool():
+            return None
+        case int() | float():  # of a column that holds nothing but numbers; one with a fraction makes fractions of all
+            return answers_in([str(int(cell)) if cell == cell // 1 else str(cell)], start)
         case {"text": texts}:
             return answers_in(texts, cell.get("answer_start"))
         case [*entries] if all(isinstance(entry, Mapping) and "text" in entry for entry in entries):
@@ -133,8 +143,9 @@ def _nested(table: Any) -> Iterator[Raw]:
     for batch in table.with_format("arrow").iter(ARTICLES_AT_ONCE):
         for row in batch.to_pylist():
             article += 1
-            for at, paragraph in enumerate(row[NESTED] or [], start=1):
-                for position, asked in enumerate(paragraph.get("qas") or [], start=1):
+            for at, paragraph in enumerate(_objects(row[NESTED]), start=1):
+                questions = _objects(paragraph.get("qas")) if paragraph else [{}]
+                for position, asked in enumerate(questions, start=1):
                     yield Raw(
                         (article, at, position),
                         str(asked.get("id") or f"{article}.{at}.{position}"),
@@ -146,8 +157,12 @@ def _nested(table: Any) -> Iterator[Raw]:
                     )
 
 
-def _optional(existing: Sequence[str], flag: str, given: str | None, names: Sequence[str]) -> str | None:
-    if given is not None:
-        return find_column(existing, flag, given, [], "")
+def _objects(cell: Any) -> list[Mapping[str, Any]]:
+    """Return the objects of a list; what is no object, or no list, becomes one without anything, which the check refuses."""
+    entries = cell if isinstance(cell, list) else [] if cell is None else [cell]
+    return [entry if isinstance(entry, Mapping) else {} for entry in entries]
+
+
+def _usual(existing: Sequence[str], names: Sequence[str]) -> str | None:
     plain = {name.strip().lower(): name for name in reversed(existing)}
     return next((plain[name] for name in names if name in plain), None)

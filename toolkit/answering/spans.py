@@ -39,13 +39,14 @@ def best_spans(model: torch.nn.Module, batch: Batch, longest: int) -> torch.Tens
     """Return for each window its best span of at most `longest` tokens: (windows, 4).
 
     The four are the first and the last token of the span, counted from the first token of the window; the logarithm of its
-    probability; and that of "not in here". Memory: windows x tokens x `longest` numbers.
+    probability; and that of "not in here". Memory: windows x tokens x `longest` numbers, or tokens where they are fewer.
     """
     start, end = log_probabilities(model, batch)
     first = batch["first"].unsqueeze(1)
     nothing = (start + end).gather(1, first).squeeze(1)
     inside = batch["context"]
     starts, ends = (values.masked_fill(~inside, float("-inf")) for values in (start, end))
+    longest = min(longest, ends.shape[1])
     # Row t of the reach holds the ends t, t + 1, ..., t + longest - 1: a span never ends before it starts.
     reach = F.pad(ends, (0, longest - 1), value=float("-inf")).unfold(1, longest, 1)
     score, place = (starts.unsqueeze(-1) + reach).flatten(1).max(1)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from toolkit.chat.rows import Layout, Rows, check_rows, find_layout
+from toolkit.chat.template import template_problems
 from toolkit.config import at_least
 from toolkit.corpora.facts import described_functions, split_by_module
 from toolkit.data_config import DataConfig, embedded_splits, split_rows
@@ -44,8 +45,7 @@ class Conversations(DataConfig):
         yield from super().problems()
         if self.max_length is not None:
             yield from at_least(1, "data.max_length", self.max_length)
-        if self.chat_template is not None and not Path(self.chat_template).is_file():
-            yield f"data.chat_template is {self.chat_template!r}, but there is no such file; give one with a template in Jinja"
+        yield from template_problems(self.chat_template)
 
     def read(self) -> "Chats":
         """Read the conversations and check every one.

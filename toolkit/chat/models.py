@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from toolkit.adapters import base_of, load_adapters
 from toolkit.chat.template import CHAT
 from toolkit.embedded_models import causal
 from toolkit.model_config import ModelConfig
@@ -27,12 +26,10 @@ def causal_model(config: ModelConfig, vocabulary: int, only: bool, **embedded: A
     Raises:
         UserError: there is no such model, or it does not fit.
     """
-    base, adapters = base_of(config, only)
-    named = base.name is not None
+    named = config.name is not None
     settings = {} if named else embedded
     # A head with new weights would have to learn the whole language.
-    module = load_model(base, CAUSAL_MODEL, causal, vocabulary=vocabulary, settings=settings, trained=named)
-    return module if adapters is None else load_adapters(module, adapters)
+    return load_model(config, CAUSAL_MODEL, causal, vocabulary=vocabulary, settings=settings, trained=named, only=only)
 
 
 def chat_model(config: ModelConfig, vocabulary: int, stops: Sequence[int], only: bool) -> torch.nn.Module:
@@ -57,17 +54,16 @@ def chat_model(config: ModelConfig, vocabulary: int, stops: Sequence[int], only:
     return adapted
 
 
-def longest_chat(config: ModelConfig, tokenizer: Any, only: bool) -> int | None:
+def longest_chat(config: ModelConfig, tokenizer: Any) -> int | None:
     """Return the most tokens that model and tokenizer take, or None if neither says.
 
     Raises:
         UserError: the model is not to be had, or can't continue texts.
     """
     limits = [int(tokenizer.model_max_length)] if tokenizer.model_max_length < UNKNOWN else []
-    base, _ = base_of(config, only)
-    if base.name is None:
+    if config.name is None:
         return min([*limits, CHAT.max_length])
-    settings = model_settings(base)
-    check_architecture(base, settings, CAUSAL_MODEL)
+    settings = model_settings(config)
+    check_architecture(config, settings, CAUSAL_MODEL)
     positions = getattr(settings.get_text_config(), "max_position_embeddings", None)
     return min([*limits, *([int(positions)] if positions else [])], default=None)

@@ -40,7 +40,7 @@ Message = dict[str, str]
 Conversation = list[Message]
 
 
-class Unusable(Exception):  # noqa: N818 - a row that says why it is no conversation; it never leaves this module
+class Unusable(Exception):  # noqa: N818 - a row that says why it can't be used; a message to the user is made of it
     """Why a row is no conversation: what follows "3 rows (numbers 1, 2, 3)"."""
 
 
@@ -162,7 +162,7 @@ def message(role: Any, content: Any) -> Message:
     if content is None or (isinstance(content, str) and not content.strip()):
         raise Unusable(f"where a message of the {known} is empty")
     if not isinstance(content, str):
-        raise Unusable(f"where a message of the {known} is no text but a {type(content).__name__}")
+        raise Unusable(f"where a message of the {known} is no text but of type {type(content).__name__}")
     return {"role": known, "content": content}
 
 

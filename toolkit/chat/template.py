@@ -4,6 +4,7 @@ Templates are data: Transformers renders them in a sandbox of Jinja, and no code
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,12 @@ class ChatTemplate:
             conversation, chat_template=self.source, tokenize=False, add_generation_prompt=prompt
         )
         return rendered
+
+
+def template_problems(given: str | None) -> Iterator[str]:
+    """Yield what is wrong with `data.chat_template`, a sentence."""
+    if given is not None and not Path(given).is_file():
+        yield f"data.chat_template is {given!r}, but there is no such file; give one with a template in Jinja"
 
 
 def chat_template(tokenizer: Any, model: ModelConfig, given: str | None, loss_on: str) -> ChatTemplate:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from toolkit.data_config import DataConfig, embedded_splits, split_rows
 from toolkit.embedding.rows import Kind, PairRows, Roles, check_pairs, check_text_columns, find_roles
 from toolkit.embedding.texts import EmbeddingTexts
 from toolkit.errors import UserError
+from toolkit.label_reading import is_list
 from toolkit.labelled_texts import LabelledTexts
 from toolkit.labels import Array, Labels
 from toolkit.order import permute
@@ -90,15 +91,19 @@ class EmbeddingData(DataConfig):
         return texts
 
     def _labelled(self, read: "Splits", roles: Roles) -> EmbeddingTexts:
-        texts = RowsThatWereRead(
+        if is_list(read.train.data.schema.field(roles.value).type):
+            raise UserError(
+                f"the label column {roles.value!r} holds several labels for a text, but each text has one here; give another "
+                "column with --data.label"
+            )
+        labelled = LabelledTexts(
             kind="single",
             text=roles.texts[0],
             label=roles.value,
             held_out=self.held_out,
-            max_length=self.longest,
             drop_invalid=self.drop_invalid,
-            splits=read,
-        ).read()
+        )
+        texts = labelled.checked(read, self.longest)
         facts = {"learned from": "texts with labels: each text and another one of its label", **texts.facts}
         train, evaluate = texts.train, texts.evaluate
         alone = train.labels.counts() < 2
@@ -188,6 +193,11 @@ class EmbeddingData(DataConfig):
     def _hold_out(self, whole: PairRows) -> list[PairRows]:
         # All rows of one anchor go to one side, or a held-out pair would be known by half.
         _, anchors = np.unique(whole.identities[:, 0], return_inverse=True)
+        if len(anchors) > 1 and not anchors.any():
+            raise UserError(
+                f"there is no evaluation data, and none of the {len(anchors)} training rows can be held out, since all "
+                "have one first text, which must be on one side; give data.eval, or rows of other first texts"
+            )
         _, held = split_rows(int(anchors.max()) + 1, self.held_out)
         chosen = np.isin(anchors, held)
         return [
@@ -200,19 +210,6 @@ LEARNED_FROM: dict[Kind, str] = {
     "scores": "pairs of texts with a score of how alike they are",
     "positives": "pairs of texts that belong together",
 }
-
-
-@dataclass(frozen=True)
-class RowsThatWereRead(LabelledTexts):
-    """Texts with labels whose tables are there already."""
-
-    splits: Any = None
-    """A `toolkit.tables.Splits`."""
-
-    def tables(self, corpus: Any) -> "Splits":
-        """Return the tables."""
-        found: Splits = self.splits
-        return found
 
 
 def _taken(rows: PairRows, numbers: Array, name: str | None = None) -> PairRows:

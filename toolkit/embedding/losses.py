@@ -4,7 +4,7 @@ Vectors have length 1, so that their product is the cosine. Each function return
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,16 @@ class ContrastConfig:
         """Yield what is wrong with the values, a sentence each."""
         if not self.scale > 0:
             yield f"contrast.scale is {self.scale}; it must be greater than 0"
+
+    def unused(self) -> Iterator[str]:
+        """Yield a sentence for each setting that was changed, where the data has scores and nothing is told from the others."""
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if value != setting.default:
+                yield (
+                    f"contrast.{setting.name} is {str(value).lower()}, but pairs with scores are learned one by one, so that it "
+                    "changes nothing; leave it out, or give --data.kind positives if all of these pairs belong together"
+                )
 
 
 def cosine_error(vectors: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -29,8 +29,13 @@ class EmbeddingModelConfig(ModelConfig):
     """A text's vector is the mean of its tokens' states, or that of the first (cls); null takes what the model folder says, or mean."""
 
 
-def embedding_model(config: EmbeddingModelConfig, vocabulary: int) -> torch.nn.Module:
+def embedding_model(config: EmbeddingModelConfig, vocabulary: int, only: bool = False) -> torch.nn.Module:
     """Return the encoder; a pooler of its own, which nothing uses, is left as it is.
+
+    Args:
+        config: which one.
+        vocabulary: the number of tokens that the tokenizer knows.
+        only: nothing is trained.
 
     Raises:
         UserError: the model is not to be had, or is no encoder.
@@ -40,7 +45,7 @@ def embedding_model(config: EmbeddingModelConfig, vocabulary: int) -> torch.nn.M
             f"model.name is {config.name!r}, an encoder with a decoder, whose states are not those of the text alone; "
             "give an encoder, such as a BERT"
         )
-    module = load_model(config, TEXT_ENCODER, encoder, vocabulary=vocabulary)
+    module = load_model(config, TEXT_ENCODER, encoder, vocabulary=vocabulary, only=only)
     for name, parameter in module.named_parameters():
         if "pooler." in name:
             parameter.requires_grad_(False)

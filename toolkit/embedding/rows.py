@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from toolkit.columns import LABEL_NAMES, PAIR_NAMES, TEXT_NAMES, Columns, find_column
+from toolkit.columns import LABEL_NAMES, PAIR_NAMES, TEXT_NAMES, find_column, plain_name
 from toolkit.errors import UserError
 from toolkit.label_reading import is_text, read_labels
 from toolkit.labelled_rows import check_columns, empty_texts
@@ -70,7 +70,7 @@ def find_roles(
             "belong to positives; leave one of them out"
         )
     existing = table.column_names
-    plain = {name.strip().lower().replace(" ", "_").replace("-", "_"): name for name in existing}
+    plain = {plain_name(name): name for name in existing}
     pair = next(((plain[a], plain[b]) for a, b in ANCHOR_PAIRS if a in plain and b in plain), None)
     scores = [plain[name] for tier in SCORE_NAMES for name in tier if name in plain]
     labels = [plain[name] for tier in LABEL_NAMES[:2] for name in tier if name in plain and plain[name] not in scores]
@@ -92,31 +92,29 @@ def find_roles(
         else:
             kind = "positives"
     if kind == "labels":
-        texts = find_column(existing, "text", text, TEXT_NAMES, "the text")
-        return Roles("labels", (texts,), find_column(existing, "label", label, LABEL_NAMES, "the label"))
+        only = find_column(existing, "text", text, TEXT_NAMES, "the text")
+        return Roles("labels", (only,), find_column(existing, "label", label, LABEL_NAMES, "the label", [only]))
     if text is None and text_pair is None and pair is not None:
         text, text_pair = pair
     first = find_column(existing, "text", text, ANCHOR_NAMES, "the first text of a pair")
-    rest = [name for name in existing if name != first]
-    second = find_column(rest, "text_pair", text_pair, POSITIVE_NAMES, "the second text of a pair")
+    second = find_column(existing, "text_pair", text_pair, POSITIVE_NAMES, "the second text of a pair", [first])
+    texts = (first, second)
     if kind == "scores":
-        rest = [name for name in rest if name != second]
         score = score or (scores[0] if len(scores) == 1 else None)
-        return Roles("scores", (first, second), find_column(rest, "score", score, SCORE_NAMES, "the score"))
+        return Roles("scores", texts, find_column(existing, "score", score, SCORE_NAMES, "the score", texts))
     found = [plain[name] for tier in NEGATIVE_NAMES for name in tier if name in plain][:1]
     if negative is not None:
-        found = [find_column(existing, "negative", negative, NEGATIVE_NAMES, "a negative")]
-    return Roles("positives", (first, second, *found))
+        found = [find_column(existing, "negative", negative, NEGATIVE_NAMES, "a negative", texts)]
+    return Roles("positives", (*texts, *found))
 
 
 def check_text_columns(train: Any, evaluate: Any, roles: Roles) -> None:
     """Raise UserError if a column is not in the evaluation data, or holds no text."""
     problems: list[str] = []
-    for column in roles.texts:
-        try:
-            check_columns(train, evaluate, Columns(column, None, roles.value or column))
-        except UserError as error:
-            problems += error.problems
+    try:
+        check_columns(train, evaluate, roles.texts, () if roles.value is None else (roles.value,))
+    except UserError as error:
+        problems += error.problems
     if roles.kind == "scores" and not is_number(train, str(roles.value)):
         type_ = train.data.schema.field(roles.value).type
         problems.append(

@@ -137,21 +137,40 @@ class EmbeddingTexts:
             return
         for part in ("train", "evaluate"):
             splits = [getattr(side, part) for side in self.sides[:2]]
-            counts = np.unique(splits[-1].labels.values, return_counts=True)[1]
+            counts = np.unique(splits[0].labels.values, return_counts=True)[1]
             if self.kind == "labels" and (len(counts) < 2 or counts.max() < 2):
                 yield (
                     f"{splits[0].name}: no text has both another one of its label and one of another label, so there is nothing "
                     "to tell apart; give more rows" + (" or data.eval" if part == "evaluate" else "")
                 )
-            elif self.kind == "positives" and len(counts) < 2 and (len(self.sides) < 3 or part == "evaluate"):
-                yield (
-                    f"{splits[0].name}: all rows have the same positive, so there is no negative among them; give more rows"
-                    + (" or data.eval" if part == "evaluate" else "")
-                )
+            elif self.kind == "positives" and (len(self.sides) < 3 or part == "evaluate"):
+                anchors, positives = (split.labels.values for split in splits)
+                if all_related(anchors, positives) or (part == "evaluate" and all_right(anchors, positives)):
+                    yield (
+                        f"{splits[0].name}: every positive belongs to every anchor, so there is no negative among them; "
+                        "give more rows" + (" or data.eval" if part == "evaluate" else "")
+                    )
 
     def text(self, row: int, side: int) -> str:
         """Return a text of the evaluation."""
         return str(self.sides[side].evaluate.texts[row][self.sides[side].columns.text])
+
+
+def all_related(anchors: Array, positives: Array) -> bool:
+    """Return whether any two pairs have a text in common, so that none can be the other's negative."""
+    pairs = np.sort(np.stack([anchors, positives], axis=1), axis=1)
+    texts, counts = np.unique(pairs, return_counts=True)
+    carried = counts[np.searchsorted(texts, pairs)].sum(axis=1)
+    _, alike, doubled = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
+    # Pairs of the same two texts were counted by both of them.
+    return bool((carried - doubled[alike.reshape(-1)] == len(pairs)).all())
+
+
+def all_right(anchors: Array, positives: Array) -> bool:
+    """Return whether a search would have nothing to find: each positive is a right answer to each anchor, or the anchor itself."""
+    candidates = np.unique(positives)
+    names, right = np.unique(np.unique(np.stack([anchors, positives]), axis=1)[0], return_counts=True)
+    return bool((right + np.isin(names, candidates) == len(candidates)).all())
 
 
 def pad_sides(tokenizer: Any) -> Callable[[list[Sample]], "dict[str, torch.Tensor]"]:

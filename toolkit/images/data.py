@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -15,14 +15,13 @@ from toolkit.data_config import DataConfig, embedded_splits
 from toolkit.errors import UserError
 from toolkit.extras import require
 from toolkit.heads import read_for_head
-from toolkit.held_out import held_out_rows
 from toolkit.images.checks import Checked, check_images, problem_lines
 from toolkit.images.folders import find_image_folders
 from toolkit.images.reading import WHITE, Colour
 from toolkit.images.source import ImageSource, stored
 from toolkit.images.tables import IMAGE_NAMES, check_image_column, with_paths
 from toolkit.label_reading import kind_of, read_labels
-from toolkit.labelled_rows import label_names, number_labels
+from toolkit.labelled_rows import hold_out, label_names, labels_line, number_labels
 from toolkit.labels import Array, Kind
 from toolkit.texts import Split, row_numbers
 
@@ -66,7 +65,7 @@ class LabelledImages(DataConfig):
 
     def read_for_head(self, saved: Sequence[str] | None, trained: bool) -> "Images":
         """Read the images for a model whose head has the labels `saved`; see `toolkit.heads.read_for_head`."""
-        return cast(Images, read_for_head(cast(Any, self), saved, trained))
+        return read_for_head(self, saved, trained)
 
     def read(self, known_labels: Sequence[str] | None = None) -> "Images":
         """Read the data, look at every image, and number the labels.
@@ -83,6 +82,11 @@ class LabelledImages(DataConfig):
             label = find_column(read.train.column_names, "label", self.label, LABEL_NAMES, "the label")
             facts["columns"] = f"image {image!r}, label {label!r}"
         else:
+            if named := [f"data.{flag}" for flag in ("image", "label") if getattr(self, flag) is not None]:
+                raise UserError(
+                    f"{' and '.join(named)} {'name' if len(named) > 1 else 'names'} a column, but the images are in folders of "
+                    "their labels, without a table; leave it out, or give a table with the paths of the images"
+                )
             image, label = "image", "label"
             if folders.left_out:
                 facts["left out"] = f"{folders.left_out:,} files beside the images that are none"
@@ -113,9 +117,7 @@ class LabelledImages(DataConfig):
         names = label_names("single", splits, known_labels)
         splits = number_labels("single", splits, names, known=bool(known_labels))
         if len(splits) == 1:
-            splits = self._hold_out(splits[0])
-            share = len(splits[1]) / (len(splits[0]) + len(splits[1]))
-            facts["held out"] = f"{share:.1%} of the images, the same for every seed; each label stays in training"
+            splits, facts["held out"] = hold_out(splits[0], self.held_out, "images")
         images = Images("single", names, splits[0], splits[1], checked[0], checked[-1], facts, read.files)
         facts.update(images.described(self.background))
         return images
@@ -131,16 +133,6 @@ class LabelledImages(DataConfig):
             problems.append(f"{name}: no label in column {label!r} in {row_numbers(np.flatnonzero(labels.empty))}")
         split = Split(name, images, labels, np.arange(len(labels), dtype=np.int64))
         return CheckedTable(split, checked, checked.valid & ~labels.empty, problems)
-
-    def _hold_out(self, whole: Split) -> list[Split]:
-        held = held_out_rows(whole.labels.starts, whole.labels.values, self.held_out)
-        if not len(held):
-            raise UserError(
-                f"there is no evaluation data, and none of the {len(whole)} training images can be held out, since each "
-                "label must stay in training; give data.eval, or more images for each label"
-            )
-        stay = np.setdiff1d(np.arange(len(whole)), held, assume_unique=True)
-        return [whole.take(stay), whole.take(held, "held-out images")]
 
 
 @dataclass(frozen=True)
@@ -199,13 +191,10 @@ class Images:
         width, height, transparent, turned, animated = headers.T
         order = np.argsort(width * height, kind="stable")
         middle, most = (f"{width[row]}x{height[row]}" for row in (order[len(order) // 2], order[-1]))
-        counts = self.train.labels.counts()
-        least, largest = int(counts.argmin()), int(counts.argmax())
         lines = {
             "images": f"{len(self.train):,} to train on, {len(self.evaluate):,} to evaluate on; {middle} pixels in the middle, "
             f"{most} at most",
-            "labels": f"{len(counts)}; the rarest is {self.labels[least]!r} with {counts[least]:,} training images, "
-            f"the most frequent {self.labels[largest]!r} with {counts[largest]:,}",
+            "labels": labels_line(self.train.labels, "images"),
         }
         kinds = []
         if transparent.any():

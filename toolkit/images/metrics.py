@@ -64,10 +64,11 @@ class Confusion:
         ]
         text = "\n## Confusion\n\nRows are labels, columns what they were taken for (confusion_matrix.csv).\n"
         if len(self.names) <= SMALL:
-            head = [f"\n| | {' | '.join(map(str, self.names))} |", f"| --- |{' --- |' * len(self.names)}"]
+            names = [name.replace("|", "\\|") for name in self.names]  # a plain one would end the cell of a table
+            head = [f"\n| | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]
             rows = [
                 f"| **{name}** | {' | '.join(map(str, row))} |"
-                for name, row in zip(self.names, self.matrix.tolist(), strict=True)
+                for name, row in zip(names, self.matrix.tolist(), strict=True)
             ]
             text += "\n".join([*head, *rows]) + "\n"
         return text + "\n" + ("\n".join(mistakes) or "No mistakes.") + "\n"

@@ -87,7 +87,7 @@ class WholeBlocks:
 Blocks = CausalBlocks | WholeBlocks
 
 
-def make_blocks(stream: Stream, tokenizer: Any, objective: str, block: int, limit: int | None) -> Blocks:
+def make_blocks(stream: Stream, tokenizer: Any, objective: str, block: int) -> Blocks:
     """Return the blocks of a stream for an objective (causal or masked).
 
     Args:
@@ -95,12 +95,12 @@ def make_blocks(stream: Stream, tokenizer: Any, objective: str, block: int, limi
         tokenizer: frames the blocks of the masked objective.
         objective: causal or masked.
         block: data.block.
-        limit: the tokens that the model takes at most, if it has a limit.
 
     Raises:
         UserError: the block is longer than that, or its frame leaves nothing of it.
     """
-    if limit is not None and block > limit:
+    limit = int(tokenizer.model_max_length)  # one that knows no limit says 10**30
+    if block > limit:
         raise UserError(
             f"data.block is {block}, but the model takes at most {limit} tokens; give {limit} or less, or another model"
         )

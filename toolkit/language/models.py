@@ -1,7 +1,7 @@
 """Which language model is trained: the objective that it was made for, how much it reads at once, and the model itself."""
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -56,17 +56,6 @@ def find_objective(config: ModelConfig, asked: Literal["auto", "causal", "masked
 def embedded_tokenizer(objective: Objective) -> EmbeddedTokenizer:
     """Return what the tokenizer of the embedded model is like."""
     return replace(CAUSAL if objective == "causal" else ENCODER, vocabulary=VOCABULARY)
-
-
-def longest_block(config: ModelConfig, tokenizer: Any) -> int | None:
-    """Return how many tokens the model takes at once; None if it knows no limit."""
-    # A tokenizer that knows no limit says 10**30.
-    limits = [int(tokenizer.model_max_length)] if tokenizer.model_max_length < 10**9 else []
-    if config.name is not None:
-        text = model_settings(config).get_text_config()
-        if isinstance(positions := getattr(text, "max_position_embeddings", None), int) and positions > 0:
-            limits.append(positions)
-    return min(limits, default=None)
 
 
 def language_model(config: ModelConfig, objective: Objective, vocabulary: int, trained: bool) -> torch.nn.Module:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit.cache import digest_of
+from toolkit.chat.template import CHAT, chat_template, template_problems
 from toolkit.columns import find_column
 from toolkit.config import at_least
 from toolkit.corpora.preferences import shuffled_sentences
@@ -18,10 +19,12 @@ from toolkit.data_config import DataConfig, embedded_splits, split_rows
 from toolkit.errors import UserError
 from toolkit.label_reading import is_list, is_text
 from toolkit.labels import Array
+from toolkit.model_config import ModelConfig
 from toolkit.preferences.rows import check_pairs
 from toolkit.preferences.tokens import TokenizedPairs, tokenize_pairs
 from toolkit.texts import row_numbers
 from toolkit.tokenized_texts import ROWS_AT_ONCE
+from toolkit.tokenizer import CAUSAL, EmbeddedTokenizer
 
 if TYPE_CHECKING:
     import evaluate
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
 PROMPT_NAMES = (("prompt",), ("instruction", "question", "query", "input", "context", "post"))
 CHOSEN_NAMES = (("chosen",), ("preferred", "winner", "better", "accepted", "chosen_response", "response_chosen"))
 REJECTED_NAMES = (("rejected",), ("dispreferred", "loser", "worse", "rejected_response", "response_rejected"))
-BESIDE_A_MODEL = "name a model that was trained on conversations with --model.name, or give texts instead of messages"
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class PreferenceData(DataConfig):
     """The column with the better completion (a text, messages, or a whole conversation); null finds it by its name."""
     rejected: str | None = None
     """The column with the worse one, given like data.chosen."""
+    chat_template: str | None = None
+    """A file with a chat template (Jinja) to write messages with, and to save, instead of the tokenizer's own."""
     max_length: int | None = None
     """Cut longer rows to so many tokens, prompts first and from their beginning; null refuses what the model cannot take."""
     drop_invalid: bool = False
@@ -52,6 +56,7 @@ class PreferenceData(DataConfig):
         yield from super().problems()
         if self.max_length is not None:
             yield from at_least(2, "data.max_length", self.max_length)
+        yield from template_problems(self.chat_template)
 
     def read(self) -> "Pairs":
         """Read the data and check every row.
@@ -82,6 +87,11 @@ class PreferenceData(DataConfig):
             raise UserError(*problems)
         if nothing := [name for name, part in checked.items() if not len(part.valid)]:
             raise UserError(*(f"{name}: there is no row with a prompt's better and worse side" for name in nothing))
+        if self.chat_template is not None and layouts[0] == "texts":
+            raise UserError(
+                "data.chat_template is given, but the data holds texts, which no template writes; leave it out, or give the two "
+                "sides as lists of messages"
+            )
         facts = {"data": read.origin, "columns": ", ".join(f"{new} {old!r}" for new, old in columns.items())}
         facts["columns"] += f" ({layouts[0]})" + ("" if "prompt" in columns else ", no prompt column")
         if problems:
@@ -97,7 +107,7 @@ class PreferenceData(DataConfig):
             share = len(splits[1].rows) / (len(splits[0].rows) + len(splits[1].rows))
             facts["held out"] = f"{share:.1%} of the training rows, the same for every seed; no prompt is on both sides"
         facts["pairs"] = f"{len(splits[0].rows):,} to train on, {len(splits[1].rows):,} to evaluate on"
-        return Pairs(splits[0], splits[1], layouts[0], self.max_length, self.drop_invalid, facts, read.files)
+        return Pairs(splits[0], splits[1], layouts[0], self, facts, read.files)
 
     def _columns(self, table: Any) -> dict[str, str]:
         existing, problems = table.column_names, list[str]()
@@ -163,46 +173,50 @@ class Pairs:
     evaluate: PairSplit
     layout: str
     """What the columns hold: texts or messages."""
-    max_length: int | None
-    drop_equal: bool
+    config: PreferenceData
+    """What was asked for."""
     facts: dict[str, str]
     """Lines for the plan; `tokenize` adds one on the lengths."""
     files: Sequence[Path] = ()
     """The local files that were read."""
 
     def training_texts(self) -> Iterator[str]:
-        """Yield every text, to train a tokenizer on.
-
-        Raises:
-            UserError: there are messages, for which such a tokenizer has no chat template.
-        """
-        if self.layout != "texts":
-            raise UserError(
-                f"the data holds messages, and the embedded model's tokenizer has no chat template; {BESIDE_A_MODEL}"
-            )
+        """Yield every text, to train a tokenizer on."""
         for column in self.train.contents():
-            yield from column
+            for entry in column:
+                yield from (entry,) if isinstance(entry, str) else (message["content"] for message in entry or ())
 
-    def tokenize(self, tokenizer: Any, limit: int | None) -> tuple[TokenizedPairs, TokenizedPairs]:
-        """Return training and evaluation pairs as token ids; `limit` is the longest row that the model takes.
+    @property
+    def embedded_tokenizer(self) -> EmbeddedTokenizer:
+        """The tokenizer of the embedded model; for messages it has the marks and the template of the embedded chat model."""
+        if self.layout == "texts":
+            return CAUSAL
+        return replace(CAUSAL, more_tokens=CHAT.more_tokens, chat_template=CHAT.chat_template)
+
+    def tokenize(self, tokenizer: Any, limit: int | None, model: ModelConfig) -> tuple[TokenizedPairs, TokenizedPairs]:
+        """Return training and evaluation pairs as token ids.
+
+        Args:
+            tokenizer: that of the model; it gets the template of data.chat_template.
+            limit: the longest row that the model takes, in tokens, if it is known.
+            model: names the model, for messages.
 
         Raises:
-            UserError: rows are longer and data.max_length does not cut them, or cuts off what makes the difference.
+            UserError: rows are longer and data.max_length does not cut them, or cuts off what makes the difference; there are
+                messages and no chat template for them.
         """
-        cut, problems = self.max_length, []
+        cut, drop_equal, problems = self.config.max_length, self.config.drop_invalid, list[str]()
         if cut is not None and limit is not None and cut > limit:
             raise UserError(
                 f"data.max_length is {cut}, but the model takes at most {limit} tokens; give {limit} or less"
             )
-        if self.layout != "texts" and not tokenizer.chat_template:
-            raise UserError(
-                f"the data holds messages, and the tokenizer ({type(tokenizer).__name__}) has no chat template to write them with; "
-                + BESIDE_A_MODEL
-            )
+        template = None
+        if self.layout != "texts":
+            template = chat_template(tokenizer, model, self.config.chat_template, "last")
         splits = (self.train, self.evaluate)
         sources = [
             TokenizedPairs(
-                tokenize_pairs(split.table, split.rows, split.name, tokenizer, cut, split.digest), self.drop_equal
+                tokenize_pairs(split.table, split.rows, split.name, tokenizer, template, cut, split.digest), drop_equal
             )
             for split in splits
         ]
@@ -213,7 +227,7 @@ class Pairs:
                     f"{split.name}: {row_numbers(split.rows[full > limit])} longer than the {limit} tokens that the model takes "
                     f"(the longest has {full.max()}, prompt and completion together); cut them with --data.max_length {limit}"
                 )
-            if len(source.equal) and not self.drop_equal:
+            if len(source.equal) and not drop_equal:
                 problems.append(
                     f"{split.name}: {row_numbers(split.rows[source.equal])} whose two sides are equal once they are tokenized"
                     + (f" and cut to {cut} tokens (data.max_length)" if cut else "")

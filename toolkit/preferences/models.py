@@ -16,6 +16,7 @@ from toolkit.model_config import LoraConfig, ModelConfig
 from toolkit.preferences.reference import PolicyAndReference
 from toolkit.randomness import seed_for
 from toolkit.restoring import digest_of_frozen
+from toolkit.tokenizer import tokenizer
 
 RECORD = "reference.json"
 """Beside a saved policy: which model it was trained against."""
@@ -40,7 +41,10 @@ def policy_and_reference(
     record = read_record(config.name) if only else None
     if reference is not None:
         asked = replace(bare, name=reference, revision=None)
-        return PolicyAndReference(policy, causal_model(asked, vocabulary, only=True))
+        try:
+            return PolicyAndReference(policy, causal_model(asked, vocabulary, only=True))
+        except UserError as error:
+            raise UserError(*(text.replace("model.name", "dpo.reference") for text in error.problems)) from None
     if only and record is None and not has_adapters(policy):
         raise UserError(
             f"{config.name} does not say which model it was trained against (it has no {RECORD}), so there are no rewards; "
@@ -52,6 +56,24 @@ def policy_and_reference(
         # Adapters that are trained further: switched off they would leave what was there before them.
         return PolicyAndReference(policy, copy.deepcopy(policy))
     return PolicyAndReference(policy)
+
+
+def check_reference(config: ModelConfig, reference: str | None, tokens: Any) -> None:
+    """Refuse a reference with another vocabulary than the policy's tokenizer: what it says of token ids would mean nothing.
+
+    One without a tokenizer is taken as it is.
+    """
+    if reference is None:
+        return
+    try:
+        own = tokenizer(replace(config, name=reference, revision=None), (), "")
+    except UserError:
+        return
+    if own.get_vocab() != tokens.get_vocab():
+        raise UserError(
+            f"dpo.reference is {reference!r}, whose tokenizer has another vocabulary than that of "
+            f"{config.name or 'the embedded model'}, so the two can't be held against each other; give a model of the same family"
+        )
 
 
 def read_record(folder: str | None) -> dict[str, Any] | None:
@@ -96,7 +118,8 @@ def reference_record(
         "seed": seed,
         "dtype": config.dtype,
         "switched_off": model.reference is None,
-        "digest": None if model.reference is None else digest_of_frozen(model.reference),
+        # Rounded weights lie in memory in another way once they were used.
+        "digest": None if model.reference is None or config.lora.bits else digest_of_frozen(model.reference),
     }
 
 

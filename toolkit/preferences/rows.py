@@ -1,12 +1,13 @@
 """What a row of preference data says, as texts or as messages, and every way in which that can be wrong."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from toolkit.chat.rows import Unusable, messages_of
 from toolkit.labels import Array
 from toolkit.texts import row_numbers
 from toolkit.tokenized_texts import ROWS_AT_ONCE
@@ -15,15 +16,12 @@ NO_PROMPT = "without a prompt; give one, or leave the row out"
 NO_CHOSEN = "whose chosen side is empty; give a text that is better than the other"
 NO_REJECTED = "whose rejected side is empty; give a text that is worse than the other"
 EQUAL = "whose chosen and rejected side are equal, so that there is nothing to prefer; remove them"
-NO_MESSAGES = "with messages that lack a role or a content; each needs both, as texts"
 NO_ANSWER = "with a conversation that does not end in a message of the assistant; remove what comes after it"
 NO_TURN = "with a conversation that has nothing before the assistant's answer; add what it answers"
 OTHER_PROMPTS = (
     "whose chosen and rejected conversation differ before the last answer; only answers to the same can be compared"
 )
 OTHER_COLUMN = "whose prompt is not how their conversations begin; give another column with --data.prompt, or remove it"
-
-Message = Mapping[str, str]
 
 
 class Pair(NamedTuple):
@@ -102,10 +100,10 @@ def pair_of_messages(chosen: Any, rejected: Any, *prompt: Any) -> Pair | str:
     given = prompt[0] if prompt else None
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
-    sides = [[plain(message) for message in side] for side in (chosen, rejected)]
-    before = [plain(message) for message in given or []]
-    if not all(map(is_whole, (message for messages in (*sides, before) for message in messages))):
-        return NO_MESSAGES
+    try:
+        sides, before = [messages_of(side) for side in (chosen, rejected)], messages_of(given or [])
+    except Unusable as problem:
+        return str(problem)
     if any(messages[-1]["role"] != "assistant" for messages in sides):
         return NO_ANSWER
     (first, better), (second, worse) = ((messages[:-1], messages[-1]) for messages in sides)
@@ -118,18 +116,4 @@ def pair_of_messages(chosen: Any, rejected: Any, *prompt: Any) -> Pair | str:
         return OTHER_COLUMN
     if not first:
         return NO_PROMPT if prompt else NO_TURN
-    if not better["content"].strip():
-        return NO_CHOSEN
-    if not worse["content"].strip():
-        return NO_REJECTED
     return EQUAL if better == worse else Pair(first, better, worse)
-
-
-def plain(message: Any) -> Message:
-    """Return a message without the entries that other rows of its table have and it has not."""
-    return {name: value for name, value in (message or {}).items() if value is not None}
-
-
-def is_whole(message: Message) -> bool:
-    """Return whether a message says who speaks, and what."""
-    return isinstance(message.get("role"), str) and isinstance(message.get("content"), str)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from toolkit.cache import digest_of, once_per_machine
+from toolkit.chat.rows import Unusable
+from toolkit.chat.template import ChatTemplate
 from toolkit.errors import UserError
 from toolkit.labels import Array
 from toolkit.losses import NOT_COUNTED
@@ -18,7 +20,7 @@ from toolkit.tokenized_texts import ROWS_AT_ONCE, tokenizer_digest, write_tokens
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 1
+FORMAT = 2
 """Part of every key in the cache: to be raised when what is written below changes."""
 
 
@@ -83,7 +85,13 @@ class TokenizedPairs:
 
 
 def tokenize_pairs(
-    table: Any, rows: Array, name: str, tokenizer: Any, max_length: int | None, table_digest: str
+    table: Any,
+    rows: Array,
+    name: str,
+    tokenizer: Any,
+    template: ChatTemplate | None,
+    max_length: int | None,
+    table_digest: str,
 ) -> Path:
     """Return the folder with the token ids of a table of valid pairs.
 
@@ -91,37 +99,39 @@ def tokenize_pairs(
         table: a `datasets.Dataset` of the columns chosen, rejected and maybe prompt.
         rows: the numbers of its rows where they came from, for messages.
         name: what to call the table, for messages.
-        tokenizer: of Transformers; with a chat template where the table holds messages.
+        tokenizer: of Transformers.
+        template: how messages are written; None where the table holds texts.
         max_length: cut rows to so many tokens; None leaves them whole.
         table_digest: a hash of the table.
 
     Raises:
         UserError: conversations that the chat template refuses, or writes so that an answer can't be told from its prompt.
     """
-    key = digest_of(FORMAT, table_digest, tokenizer_digest(tokenizer), tokenizer.chat_template, max_length)
-    return once_per_machine(
-        "preferences", key, lambda folder: write_tokens(_batches(table, rows, name, tokenizer, max_length), folder)
-    )
+    source = None if template is None else template.source
+    key = digest_of(FORMAT, table_digest, tokenizer_digest(tokenizer), source, max_length)
+
+    def build(folder: Path) -> None:
+        write_tokens(_batches(table, rows, name, tokenizer, template, max_length), folder)
+
+    return once_per_machine("preferences", key, build)
 
 
 def _batches(
-    table: Any, rows: Array, name: str, tokenizer: Any, max_length: int | None
+    table: Any, rows: Array, name: str, tokenizer: Any, template: ChatTemplate | None, max_length: int | None
 ) -> Iterator[tuple[dict[str, list[list[int]]], Array]]:
     refused: dict[str, list[int]] = {}
     for start in range(0, len(table), ROWS_AT_ONCE):
         block = table.select(range(start, min(start + ROWS_AT_ONCE, len(table))))
         texts: list[Pair] = []
-        are_texts = True
         for row, pair in enumerate(pairs_of(block), start):
             assert isinstance(pair, Pair)  # the table was checked
-            are_texts = isinstance(pair.chosen, str)
             try:
-                texts.append(pair if are_texts else rendered(pair, tokenizer))
-            except UserError as error:
+                texts.append(pair if template is None else rendered(pair, template))
+            except Unusable as error:
                 refused.setdefault(str(error), []).append(row)
         if refused:
             continue
-        whole = encode(texts, tokenizer, is_rendered=not are_texts)
+        whole = encode(texts, tokenizer, is_rendered=template is not None)
         cut = whole if max_length is None else [shortened(ids, max_length, tokenizer.bos_token_id) for ids in whole]
         counts = [[*map(len, ids), int(ids.chosen == ids.rejected)] for ids in cut]
         tokens = [[*ids.prompt, *ids.chosen, *ids.rejected] for ids in cut]
@@ -130,27 +140,23 @@ def _batches(
         raise UserError(*(f"{name}: {row_numbers(rows[found])} {why}" for why, found in refused.items()))
 
 
-def rendered(pair: Pair, tokenizer: Any) -> Pair:
-    """Return a pair of messages as texts, written by the tokenizer's chat template.
+def rendered(pair: Pair, template: ChatTemplate) -> Pair:
+    """Return a pair of messages as texts, written by a chat template.
 
     Raises:
-        UserError: the template refuses the conversation, or does not begin it with the prompt.
+        Unusable: the template refuses the conversation, or writes the prompt otherwise for one answer than for the other.
     """
-    from jinja2 import TemplateError
-
-    try:
-        prompt = tokenizer.apply_chat_template(pair.prompt, tokenize=False, add_generation_prompt=True)
-        chosen, rejected = (
-            tokenizer.apply_chat_template([*pair.prompt, side], tokenize=False) for side in (pair.chosen, pair.rejected)
+    prompts, sides = [], []
+    for side in (pair.chosen, pair.rejected):
+        written = template.render([*pair.prompt, side])
+        start, _ = written.replies[-1]
+        prompts.append(written.text[:start])
+        sides.append(written.text[start:])
+    if prompts[0] != prompts[1]:
+        raise Unusable(
+            "whose prompt the chat template writes in another way for one side than for the other; remove them"
         )
-    except TemplateError as error:
-        raise UserError(f"which the chat template refuses ({error}); mend their roles, or remove them") from None
-    if not (chosen.startswith(prompt) and rejected.startswith(prompt)):
-        raise UserError(
-            "which the chat template writes in another way once they are answered, so that the answer can't be told from "
-            "the prompt; give a tokenizer with another template, or texts instead of messages"
-        )
-    return Pair(prompt, chosen[len(prompt) :], rejected[len(prompt) :])
+    return Pair(prompts[0], *sides)
 
 
 def encode(pairs: Sequence[Pair], tokenizer: Any, is_rendered: bool = False) -> list[PairIds]:

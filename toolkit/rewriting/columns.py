@@ -57,10 +57,10 @@ def find_places(table: Any, source: str | None, target: str | None) -> tuple[Pla
     problems: list[str] = []
     wanted = ("source", source, SOURCE_NAMES), ("target", target, TARGET_NAMES)
     for flag, given, tiers in wanted:
-        others = [other for name, other, _ in wanted if name != flag and other is not None]
-        existing = [name for name in table.column_names if given is not None or name not in others]
+        # That both are given as one column is told below.
+        taken = [other for name, other, _ in wanted if name != flag and other is not None and given is None]
         try:
-            places.append(Place(find_column(existing, flag, given, tiers, f"the {flag} text")))
+            places.append(Place(find_column(table.column_names, flag, given, tiers, f"the {flag} text", taken)))
         except UserError as error:
             problems += error.problems
     if not problems and places[0] == places[1]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from toolkit.adapters import has_adapters
 from toolkit.config import Config
 from toolkit.export import pretrained_folder
 from toolkit.model_config import ModelConfig
@@ -23,13 +24,19 @@ if TYPE_CHECKING:
 USE = """Use it so (Transformers 5 has no pipeline for it):
 
 ```python
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer{more}
 
 tokenizer = AutoTokenizer.from_pretrained("<this folder>")
 model = AutoModelForSeq2SeqLM.from_pretrained("<this folder>")
 inputs = tokenizer([{prefix!r} + text for text in texts], padding=True, truncation={cut}, return_tensors="pt")
-answers = tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True)
+answers = tokenizer.batch_decode(model.generate(**inputs{settings}), skip_special_tokens=True)
 ```"""
+# Of a folder with adapters alone Transformers takes the settings for generation of their base.
+WHOLE = {"more": "", "settings": ""}
+ADAPTERS = {
+    "more": ", GenerationConfig",
+    "settings": ', generation_config=GenerationConfig.from_pretrained("<this folder>")',
+}
 
 
 @dataclass(frozen=True)
@@ -103,5 +110,12 @@ def export(
     tokens: Any, data: TextPairs, purpose: Purpose
 ) -> Callable[[torch.nn.Module, Path, Mapping[str, Any]], None]:
     """Return a task's `export`: the model's folder with its settings for generation, and a card that says how to use it."""
-    usage = USE.format(prefix=data.prefix, cut=data.max_length is not None)
-    return pretrained_folder(tokens, data.max_length, purpose.title, purpose.pipeline_tag, usage)
+
+    def write(module: Any, folder: Path, results: Mapping[str, Any]) -> None:
+        alone = has_adapters(module) and not results["config"].model.lora.merge
+        usage = USE.format(prefix=data.prefix, cut=data.max_length is not None, **(ADAPTERS if alone else WHOLE))
+        pretrained_folder(tokens, data.max_length, purpose.title, purpose.pipeline_tag, usage)(module, folder, results)
+        if alone:
+            module.generation_config.save_pretrained(folder)
+
+    return write

@@ -1,8 +1,6 @@
 """Pairs of texts as token ids, and how a batch of them is padded."""
 
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,48 +9,29 @@ from toolkit.cache import digest_of
 from toolkit.errors import UserError
 from toolkit.labels import Array
 from toolkit.losses import NOT_COUNTED
-from toolkit.rewriting.data import Pairs, PairSplit, TextPairs
-from toolkit.texts import row_numbers
-from toolkit.tokenized_texts import text_digest, tokenize
+from toolkit.rewriting.data import Pairs, TextPairs
+from toolkit.texts import cut_problems, length_fact, length_problems
+from toolkit.tokenized_texts import WrittenTokens, padding_token, text_digest, tokenize
 
 if TYPE_CHECKING:
     import torch
 
 
-class TokenColumn:
-    """Token ids of one text per row; they stay on the disk and are mapped into memory."""
-
-    def __init__(self, folder: Path) -> None:
-        from datasets import Dataset
-
-        self._tokens = Dataset.from_file(str(folder / "tokens.arrow"))
-        self.lengths: Array = np.load(folder / "lengths.npy", mmap_mode="r")
-        self.full_lengths: Array = np.load(folder / "full_lengths.npy", mmap_mode="r")
-        """Tokens of each text before it was cut."""
-        self.content: str = json.loads((folder / "content.json").read_text(encoding="utf-8"))["digest"]
-
-    def fetch(self, rows: list[int]) -> list[list[int]]:
-        """Return the token ids of these rows."""
-        ids: list[list[int]] = self._tokens[rows]["input_ids"]
-        return ids
-
-
 class TokenizedPairs:
     """A `Source` of token ids of sources and targets."""
 
-    def __init__(self, source: TokenColumn, target: TokenColumn) -> None:
+    def __init__(self, source: WrittenTokens, target: WrittenTokens) -> None:
         self.source, self.target = source, target
 
     def __len__(self) -> int:
-        return len(self.source.lengths)
+        return len(self.source)
 
     def fetch(self, ids: Sequence[int]) -> list[dict[str, Any]]:
         """Return samples: "source" and "target", lists of token ids."""
         if not len(ids):
             return []
-        rows = np.asarray(ids).tolist()
-        both = zip(self.source.fetch(rows), self.target.fetch(rows), strict=True)
-        return [{"source": source, "target": target} for source, target in both]
+        both = (side.fetch(ids)["input_ids"] for side in (self.source, self.target))
+        return [{"source": source, "target": target} for source, target in zip(*both, strict=True)]
 
     def lengths(self, ids: Array) -> Array:
         """Return the number of tokens of each sample, source and target together (int64)."""
@@ -96,62 +75,24 @@ def tokenize_pairs(
         ("source", "max_length", data.max_length, tokenizer),
         ("target", "max_target_length", data.max_target_length, TargetSide(tokenizer)),
     )
-    problems = [
-        problem for _, flag, cut, _ in sides if cut is not None for problem in cut_problems(flag, cut, limit, added)
-    ]
+    problems = [problem for _, flag, cut, _ in sides for problem in cut_problems(flag, cut, limit, added)]
     if problems:
         raise UserError(*problems)
-    columns: list[list[TokenColumn]] = []
+    columns: list[list[WrittenTokens]] = []
     for column, flag, cut, used in sides:
         found = []
         for split in (pairs.train, pairs.evaluate):
             texts = split.table.select_columns([column])
-            found.append(TokenColumn(tokenize(texts, used, cut, digest_of(column, text_digest(texts)))))
-            problems += length_problems(split, column, flag, cut, limit, found[-1].full_lengths)
-        pairs.facts[f"{column} lengths"] = length_fact(
-            np.concatenate([tokens.full_lengths for tokens in found]), column, cut
-        )
+            found.append(WrittenTokens(tokenize(texts, used, cut, digest_of(column, text_digest(texts)))))
+            name = f"{split.name}, {column}"
+            problems += length_problems(name, split.rows, flag, cut, limit, found[-1].full_lengths)
+        full = np.concatenate([tokens.full_lengths for tokens in found])
+        pairs.facts[f"{column} lengths"] = length_fact(full, f"{column}s", cut)
         columns.append(found)
     if problems:
         raise UserError(*problems)
     train, evaluate = zip(*columns, strict=True)
     return TokenizedPairs(*train), TokenizedPairs(*evaluate)
-
-
-def cut_problems(flag: str, cut: int, limit: int | None, added: int) -> list[str]:
-    """Say what is wrong with the length that texts are to be cut to."""
-    if limit is not None and cut > limit:
-        return [f"data.{flag} is {cut}, but the model takes at most {limit} tokens; give {limit} or less"]
-    if cut <= added:
-        return [
-            f"data.{flag} is {cut}, and the tokenizer adds {added} tokens of its own to each text, so that nothing of it "
-            f"would be left; give at least {added + 1}"
-        ]
-    return []
-
-
-def length_problems(
-    split: PairSplit, column: str, flag: str, cut: int | None, limit: int | None, lengths: Array
-) -> list[str]:
-    """Say which rows are too long for the model, and which have no token at all."""
-    problems = []
-    if cut is None and limit is not None and (lengths > limit).any():
-        problems.append(
-            f"{split.name}: the {column} of {row_numbers(split.rows[lengths > limit])} is longer than the {limit} tokens "
-            f"that the model takes (the longest has {lengths.max():,}); cut it with --data.{flag} {limit}"
-        )
-    if not lengths.all():
-        problems.append(
-            f"{split.name}: the {column} of {row_numbers(split.rows[lengths == 0])} is without a single token; the "
-            "tokenizer knows nothing in it: remove these rows, or take another tokenizer"
-        )
-    return problems
-
-
-def length_fact(lengths: Array, column: str, cut: int | None) -> str:
-    """Return a line for the plan."""
-    line = f"{np.median(lengths):.0f} tokens in the middle, {lengths.max():,} at most"
-    return line if cut is None else f"{line}; {(lengths > cut).sum():,} of {len(lengths):,} {column}s cut to {cut}"
 
 
 def pad_pairs(tokenizer: Any) -> Callable[[list[dict[str, Any]]], "dict[str, torch.Tensor]"]:
@@ -165,11 +106,7 @@ def pad_pairs(tokenizer: Any) -> Callable[[list[dict[str, Any]]], "dict[str, tor
     """
     import torch
 
-    if tokenizer.pad_token_id is None:
-        raise UserError(
-            f"the tokenizer ({type(tokenizer).__name__}) has no padding token, so texts of different length cannot "
-            "stand in one batch; give the model a tokenizer with a pad_token"
-        )
+    padding = padding_token(tokenizer, "texts")
 
     def padded(rows: list[list[int]], filler: int) -> "torch.Tensor":
         matrix = np.full((len(rows), max(map(len, rows))), filler, dtype=np.int64)
@@ -180,7 +117,7 @@ def pad_pairs(tokenizer: Any) -> Callable[[list[dict[str, Any]]], "dict[str, tor
     def collate(samples: list[dict[str, Any]]) -> "dict[str, torch.Tensor]":
         sources = [sample["source"] for sample in samples]
         return {
-            "input_ids": padded(sources, tokenizer.pad_token_id),
+            "input_ids": padded(sources, padding),
             "attention_mask": padded([[1] * len(source) for source in sources], 0),
             "labels": padded([sample["target"] for sample in samples], NOT_COUNTED),
         }

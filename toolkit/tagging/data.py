@@ -15,7 +15,7 @@ from toolkit.held_out import held_out_rows
 from toolkit.labels import UNKNOWN, Array, starts_of
 from toolkit.tagging.files import read_tag_files, with_columns
 from toolkit.tagging.reading import TaggedRows, read_rows
-from toolkit.tagging.schemes import OUTSIDE, Kind, as_bio, broken_starts, kind_of_tags, repaired, tag_names
+from toolkit.tagging.schemes import MARKED, OUTSIDE, Kind, as_bio, broken_starts, kind_of_tags, repaired, tag_names
 from toolkit.tagging.sentences import TaggedSentences
 from toolkit.texts import SHOWN, listed, row_numbers
 
@@ -72,8 +72,7 @@ class TaggedTexts(DataConfig):
             UserError: with everything that is wrong.
         """
         read = self._rows()
-        words = find_column(read.train.column_names, "tokens", self.tokens, WORD_NAMES, "the words")
-        tags = find_column(read.train.column_names, "tags", self.tags, TAG_NAMES, "the tags")
+        words, tags = self._columns(read)
         facts = {"data": read.origin, "columns": f"words {words!r}, tags {tags!r}"}
         splits, problems = [], []
         for name, table in (("training data", read.train), ("evaluation data", read.evaluate)):
@@ -110,6 +109,20 @@ class TaggedTexts(DataConfig):
             return embedded_splits("lines of this Python's standard library, held out by file", *code_tokens())
         return read_tag_files(self)
 
+    def _columns(self, read: "Splits") -> tuple[str, str]:
+        """Return the columns of the words and of the tags."""
+        names = read.train.column_names
+        try:
+            given = [] if self.tags is None else [self.tags]
+            words = find_column(names, "tokens", self.tokens, WORD_NAMES, "the words", taken=given)
+            return words, find_column(names, "tags", self.tags, TAG_NAMES, "the tags", taken=[words])
+        except UserError as error:
+            hint = ""
+            tables = read.files and all({".tsv", ".csv"} & set(path.suffixes) for path in read.files)
+            if tables and self.tokens is None and self.tags is None:
+                hint = "; a CoNLL file, with a word and its tag on each line, has the ending .conll"
+            raise UserError(*(problem + hint for problem in error.problems)) from None
+
     def _schemed(self, splits: list[TaggedRows], facts: dict[str, str]) -> tuple[Kind, list[TaggedRows]]:
         """Return the kind of the tags, and, if it is bio, rows in which each entity begins with a beginning."""
         used = list(dict.fromkeys(name for rows in splits for name in rows.used()))
@@ -125,7 +138,9 @@ class TaggedTexts(DataConfig):
         whole, problems, mended = [], [], 0
         for rows in splits:
             called = [as_bio(name) for name in rows.names]
-            names = tag_names(kind, [name for name in called if name == OUTSIDE or name[0] in "BI"], rows.in_order)
+            names = tag_names(
+                kind, [name for name in called if name == OUTSIDE or MARKED.fullmatch(name)], rows.in_order
+            )
             named = rows.renamed(names, called)
             broken = broken_starts(names, named.tags, named.starts)
             if broken.any() and not self.repair:

@@ -1,5 +1,6 @@
 """Files of tagged words whose ending does not say that they are CoNLL files: plain texts, and endings of one's own."""
 
+import os.path
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,18 +53,27 @@ def with_columns(name: str, table: Any, words: str, tags: str) -> Any:
 
 def _places(data: DataConfig) -> tuple[Path | None, Path | None]:
     """Return where the training and the evaluation data would lie if they are files."""
-    folder = Path(data.name).expanduser() if data.name else Path()
-    if data.name and folder.is_file():
+    folder = _path(data.name) if data.name else Path()
+    if data.name and _is_file(folder):
         beside = folder.parent / data.eval if data.eval else None
-        return folder, beside if beside is None or beside.is_file() else Path(str(data.eval))
-    train, evaluate = (
-        None if given is None else folder / Path(given).expanduser() for given in (data.train, data.eval)
-    )
+        return folder, beside if beside is None or _is_file(beside) else Path(str(data.eval))
+    train, evaluate = (None if given is None else folder / _path(given) for given in (data.train, data.eval))
     return train, evaluate
 
 
+def _path(given: str) -> Path:
+    return Path(os.path.expanduser(given))  # noqa: PTH111 (Path.expanduser fails on ~unknown)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False  # what may not be read, or a name that is too long: whoever reads tables says so
+
+
 def _is_odd(path: Path | None) -> bool:
-    return path is not None and path.is_file() and format_of(path) is None and path.suffix.lower() not in PACKED
+    return path is not None and _is_file(path) and format_of(path) is None and path.suffix.lower() not in PACKED
 
 
 def _read(path: Path) -> "Splits":

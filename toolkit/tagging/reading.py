@@ -113,12 +113,29 @@ def _lists(name: str, table: Any, column: str, flag: str) -> Any:
 
     array = column_of(table, column)
     if is_text(array.type):
-        return pa.array([None if text is None else text.split() for text in array.to_pylist()], pa.list_(pa.string()))
+        texts = array.to_pylist()
+        _check_texts(name, column, texts)
+        return pa.array([None if text is None else text.split() for text in texts], pa.list_(pa.string()))
     if is_list(array.type) and not pa.types.is_nested(array.type.value_type):
         return array.cast(pa.list_(array.type.value_type))
     raise UserError(
         f"{name}: the column {column!r} holds {array.type}, not lists of words and tags; give another one with --data.{flag} COLUMN"
     )
+
+
+def _check_texts(name: str, column: str, texts: list[str | None]) -> None:
+    """Refuse a column of texts whose words were not joined by spaces: split there, they would be trained on without a word."""
+    written = [text.strip() for text in texts if text is not None and text.strip()]
+    if written and all(text[0] == "[" and text[-1] == "]" for text in written):
+        raise UserError(
+            f"{name}: the column {column!r} holds lists that were written as texts, such as {written[0][:40]!r}; write words "
+            "with spaces between them, or give json lines or parquet, which have lists"
+        )
+    if len(written) > 1 and not any(len(text.split()) > 1 for text in written):
+        raise UserError(
+            f"{name}: no row of the column {column!r} has more than one word (the first is {written[0][:40]!r}); give a row for "
+            "each sentence, with spaces between its words, or a CoNLL file, which has a line for each word"
+        )
 
 
 def _null(array: Any) -> Array:

@@ -110,7 +110,7 @@ class TaggedSentences:
         room = length - added
         if self.overlap is not None and overlap >= room:
             raise UserError(
-                f"data.overlap is {overlap}, but a window has room for {room} tokens; give less than that, or null for a quarter"
+                f"data.overlap is {overlap}, but a window has room for {room} token{'s' * (room > 1)}; give less than that, or null for a quarter"
             )
         return length, min(overlap, room - 1)
 
