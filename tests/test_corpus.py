@@ -44,7 +44,7 @@ def test_the_cache_holds_json_lines(
         corpus, "read_library", lambda library: [(f"the docstring number {i:04d}", "a") for i in range(100)]
     )
     assert corpus.docstrings()[3] == {"text": "the docstring number 0003", "label": "a"}
-    assert [path.name for path in (tmp_path / "corpus").rglob("*") if path.suffix == ".jsonl"] == ["docstrings.jsonl"]
+    assert [path.name for path in (tmp_path / "corpus").rglob("*") if path.suffix == ".jsonl"] == ["rows.jsonl"]
 
 
 def test_docstrings_of_modules_classes_and_functions_are_read_in_order(tmp_path: Path) -> None:

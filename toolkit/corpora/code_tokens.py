@@ -7,17 +7,14 @@ default's name in a call an argument. Held out by file, so that a file's own nam
 import ast
 import builtins
 import io
-import json
 import keyword
-import platform
-import sysconfig
 import tokenize
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from toolkit.cache import digest_of, once_per_machine
-from toolkit.corpora.docstrings import LEFT_OUT
+from toolkit.corpora.library import library_files, library_rows
 
 EVERY = 3
 """Of the library's files one in so many is read; all of them would take half a minute, and one held-out line in ten comes of it."""
@@ -39,14 +36,8 @@ def code_tokens() -> tuple[list[Row], list[Row]]:
 
     The first call on a machine parses some 200 files; any later one reads two files of a few MB.
     """
-    library = Path(sysconfig.get_paths()["stdlib"])
-    # The code is part of the key: another rule makes another corpus.
-    key = digest_of(platform.python_version(), str(library), Path(__file__).read_bytes())
-    folder = once_per_machine("code tokens", key, lambda empty: _write(library, empty))
-    train, held_out = (
-        [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
-        for name in LINES
-    )
+    rows = library_rows("code tokens", split_lines, __file__)
+    train, held_out = ([row["line"] for row in rows if row["split"] == name] for name in LINES)
     return train, held_out
 
 
@@ -118,9 +109,10 @@ def _kind(token: tokenize.TokenInfo, before: str, kinds: dict[Place, str]) -> st
     return found or ("attribute" if before == "." else "variable")
 
 
-def _write(library: Path, folder: Path) -> None:
+def split_lines(library: Path) -> Iterator[dict[str, Any]]:
+    """Yield the chosen lines of a part of the files below a folder, each once, with the split that they are for."""
     found: dict[str, dict[str, Row]] = {name: {} for name in LINES}
-    for number, path in enumerate(_files(library)):
+    for number, (path, _) in enumerate(library_files(library)):
         if number % EVERY:
             continue
         name = "held_out" if number // EVERY % HELD_OUT == 0 else "train"
@@ -130,14 +122,7 @@ def _write(library: Path, folder: Path) -> None:
     for name, lines in (("train", list(found["train"].values())), ("held_out", fresh)):
         # Evenly from all files, in their order.
         wanted = min(LINES[name], len(lines))
-        chosen = [lines[at * len(lines) // wanted] for at in range(wanted)]
-        with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in chosen)
-
-
-def _files(library: Path) -> list[Path]:
-    inside = [path for path in library.rglob("*.py") if LEFT_OUT.isdisjoint(path.relative_to(library).parts)]
-    return sorted(inside, key=lambda path: path.relative_to(library).parts)
+        yield from ({"split": name, "line": lines[at * len(lines) // wanted]} for at in range(wanted))
 
 
 def _source(path: Path) -> str:

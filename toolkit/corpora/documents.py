@@ -3,14 +3,10 @@
 Nothing is shipped. The library differs a little between versions of Python, so no number may hang on its exact size.
 """
 
-import json
-import platform
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.cache import digest_of, once_per_machine
-from toolkit.corpora.docstrings import LEFT_OUT, docstrings_of
+from toolkit.corpora.library import docstrings_of, library_files, library_rows
 
 BETWEEN = "\n\n"
 """What stands between two docstrings of a file."""
@@ -22,21 +18,13 @@ def docstrings_by_file() -> list[dict[str, str]]:
     In Python 3.11 these are some 600 documents of 1.5 MB together. The first call on a machine parses the library, which takes
     2 to 6 s; any later one reads a file of that size.
     """
-    library = Path(sysconfig.get_paths()["stdlib"])
-    # The code is part of the key: another rule makes another corpus.
-    key = digest_of(platform.python_version(), str(library), Path(__file__).read_bytes())
-    folder = once_per_machine("corpus_language", key, lambda empty: _write(read_documents(library), empty))
-    with (folder / "documents.jsonl").open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    return library_rows("documents", read_documents, __file__)
 
 
 def read_documents(library: Path) -> Iterator[dict[str, str]]:
     """Yield what the files below a folder say of themselves, in order of path."""
     met: set[str] = set()
-    for path in sorted(library.rglob("*.py"), key=lambda path: path.relative_to(library).parts):
-        inner = path.relative_to(library)
-        if not LEFT_OUT.isdisjoint(inner.parts):
-            continue
+    for path, parts in library_files(library):
         texts = []
         for text in docstrings_of(path):
             # A lone surrogate, written as an escape in some docstring, is no text that a tokenizer takes.
@@ -44,9 +32,4 @@ def read_documents(library: Path) -> Iterator[dict[str, str]]:
                 met.add(text)
                 texts.append(text)
         if texts:
-            yield {"text": BETWEEN.join(texts) + "\n", "module": inner.as_posix()}
-
-
-def _write(rows: Iterator[dict[str, str]], folder: Path) -> None:
-    with (folder / "documents.jsonl").open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+            yield {"text": BETWEEN.join(texts) + "\n", "module": "/".join(parts)}

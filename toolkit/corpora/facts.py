@@ -6,17 +6,12 @@ machine, and differ a little between versions of Python, so no number may hang o
 """
 
 import ast
-import json
-import platform
-import sysconfig
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from toolkit.cache import digest_of, once_per_machine
-from toolkit.corpora.docstrings import LEFT_OUT
+from toolkit.corpora.library import library_files, library_rows
 
 SHORTEST, LONGEST = 60, 400
 """Characters of the sources that are kept: below there is nothing to say, above a sample takes long to read."""
@@ -46,12 +41,7 @@ def described_functions() -> list[dict[str, str]]:
     In Python 3.11 these are some 10,000 functions of 600 modules, and each source is there once. The first call on a machine
     parses the library, which takes 3 to 6 s; any later one reads a file of 4 MB.
     """
-    library = Path(sysconfig.get_paths()["stdlib"])
-    # The code is part of the key: another rule makes another corpus.
-    key = digest_of(platform.python_version(), str(library), Path(__file__).read_bytes())
-    folder = once_per_machine("corpus_facts", key, lambda empty: _write(read_functions(library), empty))
-    with (folder / "functions.jsonl").open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    return library_rows("facts", read_functions, __file__)
 
 
 def split_by_module(rows: list[dict[str, str]]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
@@ -64,13 +54,15 @@ def split_by_module(rows: list[dict[str, str]]) -> tuple[list[dict[str, str]], l
 def read_functions(library: Path) -> Iterator[dict[str, str]]:
     """Yield a row for every function below a folder whose source is neither too short nor too long, in order of path."""
     seen: set[str] = set()
-    for path in sorted(library.rglob("*.py"), key=lambda path: path.relative_to(library).parts):
-        parts = path.relative_to(library).with_suffix("").parts
-        if LEFT_OUT.isdisjoint(parts):
-            for source, description in described_in(path):
-                if source not in seen:
-                    seen.add(source)
-                    yield {"source": source, "description": description, "module": ".".join(parts)}
+    for path, parts in library_files(library):
+        for source, description in described_in(path):
+            if source not in seen:
+                seen.add(source)
+                yield {
+                    "source": source,
+                    "description": description,
+                    "module": ".".join(parts).removesuffix(".py"),
+                }
 
 
 def described_in(path: Path) -> Iterator[tuple[str, str]]:
@@ -141,8 +133,3 @@ def own_parts(node: ast.AST) -> Iterator[ast.AST]:
 def returns_none(node: ast.Return) -> bool:
     """Return whether a `return` has no value, or None."""
     return node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None)
-
-
-def _write(rows: Iterator[dict[str, Any]], folder: Path) -> None:
-    with (folder / "functions.jsonl").open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)

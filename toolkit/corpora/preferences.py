@@ -5,17 +5,13 @@ order of the words, the first word has no capital letter and the last one no ful
 on every machine, and differ a little between versions of Python, so no number may hang on their exact count.
 """
 
-import json
-import platform
 import re
-import sysconfig
 from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
 
-from toolkit.cache import digest_of, once_per_machine
-from toolkit.corpora.docstrings import LEFT_OUT, docstrings_of
+from toolkit.corpora.library import docstrings_of, library_files, library_rows
 from toolkit.data_config import split_rows
 
 FEWEST, MOST = 5, 25
@@ -34,12 +30,7 @@ def shuffled_sentences(share: float) -> tuple[Rows, Rows]:
     The second are those of a share of the files, and have no file and no sentence in common with the first. The first call on
     a machine parses the library, which takes 3 to 6 s; any later one reads a file of 1 MB.
     """
-    library = Path(sysconfig.get_paths()["stdlib"])
-    # The code is part of the key: another rule makes another corpus.
-    key = digest_of(platform.python_version(), str(library), Path(__file__).read_bytes())
-    folder = once_per_machine("corpus_preferences", key, lambda empty: _write(read_pairs(library), empty))
-    with (folder / "pairs.jsonl").open(encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
+    rows = library_rows("preferences", read_pairs, __file__)
     modules = list(dict.fromkeys(row["prompt"] for row in rows))
     held = {modules[number] for number in split_rows(len(modules), share)[1]}
     return [row for row in rows if row["prompt"] not in held], [row for row in rows if row["prompt"] in held]
@@ -48,15 +39,13 @@ def shuffled_sentences(share: float) -> tuple[Rows, Rows]:
 def read_pairs(library: Path) -> Iterator[dict[str, str]]:
     """Yield a row for every sentence below a folder, each once, in order of path."""
     seen: set[str] = set()
-    for path in sorted(library.rglob("*.py"), key=lambda path: path.relative_to(library).parts):
-        parts = path.relative_to(library).with_suffix("").parts
-        if not LEFT_OUT.isdisjoint(parts):
-            continue
+    for path, parts in library_files(library):
+        module = ".".join(parts).removesuffix(".py")
         for docstring in docstrings_of(path):
             sentence = first_sentence(docstring)
             if sentence is not None and sentence not in seen:
                 seen.add(sentence)
-                yield {"prompt": f"{'.'.join(parts)}: ", "chosen": sentence, "rejected": shuffled(sentence)}
+                yield {"prompt": f"{module}: ", "chosen": sentence, "rejected": shuffled(sentence)}
 
 
 def first_sentence(docstring: str) -> str | None:
@@ -84,8 +73,3 @@ def shuffled(sentence: str) -> str:
         if other != sentence:
             return other
     raise AssertionError
-
-
-def _write(rows: Iterator[dict[str, str]], folder: Path) -> None:
-    with (folder / "pairs.jsonl").open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)

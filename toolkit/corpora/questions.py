@@ -5,17 +5,13 @@ machine has the sources; they differ a little between versions of Python, so no 
 """
 
 import ast
-import json
-import platform
-import sysconfig
 import textwrap
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from toolkit.cache import digest_of, once_per_machine
-from toolkit.corpora.docstrings import LEFT_OUT
+from toolkit.corpora.library import library_files, library_rows
 
 SHORTEST, LONGEST = 80, 250
 """Characters of a function's source."""
@@ -31,12 +27,7 @@ def questions_on_source() -> list[Row]:
 
     The first call on a machine parses some 730 files, which takes 3 to 8 s; any later one reads a file.
     """
-    library = Path(sysconfig.get_paths()["stdlib"])
-    # The code is part of the key: other questions make another corpus.
-    key = digest_of("questions", platform.python_version(), str(library), Path(__file__).read_bytes())
-    folder = once_per_machine("corpus", key, lambda empty: _write(library, empty))
-    with (folder / "questions.jsonl").open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    return library_rows("questions", numbered_questions, __file__)
 
 
 def questions_of(source: str) -> Iterator[tuple[str, int, int]]:
@@ -112,19 +103,18 @@ def rows_of(path: Path, title: str) -> Iterator[Row]:
                 }
 
 
-def _write(library: Path, folder: Path) -> None:
+def numbered_questions(library: Path) -> Iterator[Row]:
+    """Yield the rows of all files below a folder, in order of path, each source once."""
     number = 0
     seen: set[str] = set()
-    with (folder / "questions.jsonl").open("w", encoding="utf-8") as file:
-        for path in sorted(library.rglob("*.py"), key=lambda path: path.relative_to(library).parts):
-            parts = path.relative_to(library).parts
-            # Some 120 files of `encodings` hold the same few functions: they would be on both sides of the split.
-            if parts[0] == "encodings" or not LEFT_OUT.isdisjoint(parts):
-                continue
-            rows = list(rows_of(path, "/".join(parts)))
-            for row in rows:
-                # A function that stands in several files would be on both sides of the split.
-                if row["context"] not in seen:
-                    file.write(json.dumps({"id": str(number), **row}) + "\n")
-                    number += 1
-            seen.update(row["context"] for row in rows)
+    for path, parts in library_files(library):
+        # Some 120 files of `encodings` hold the same few functions: they would be on both sides of the split.
+        if parts[0] == "encodings":
+            continue
+        rows = list(rows_of(path, "/".join(parts)))
+        for row in rows:
+            # A function that stands in several files would be on both sides of the split.
+            if row["context"] not in seen:
+                yield {"id": str(number), **row}
+                number += 1
+        seen.update(row["context"] for row in rows)
