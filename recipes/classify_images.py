@@ -17,10 +17,7 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-import torch.nn.functional as F
-
-from toolkit import Batch, Config, Task, fine_tune
+from toolkit import Config, Task, fine_tune
 from toolkit.config import BatchConfig, OptimConfig
 from toolkit.export import pretrained_folder
 from toolkit.images.augmentation import AugmentConfig
@@ -28,7 +25,7 @@ from toolkit.images.data import LabelledImages
 from toolkit.images.embedded_model import image_classifier
 from toolkit.images.metrics import Confusion
 from toolkit.images.processor import Preparation, processor_of, stack_images
-from toolkit.losses import full_precision
+from toolkit.losses import logits_of, summed_cross_entropy
 from toolkit.metrics import accuracy, macro_f1
 from toolkit.model_config import ModelConfig
 from toolkit.models import IMAGE_CLASSIFIER, labels_of_head, load_model, saved_labels
@@ -59,9 +56,6 @@ def task(config: ClassifyImages) -> Task:
     confusion = Confusion(images.evaluate.labels.values, images.labels)
     head = {**labels_of_head(images.labels), "problem_type": "single_label_classification"}
 
-    def logits(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        return full_precision(model(pixel_values=batch["pixel_values"]).logits)
-
     return Task(
         model=lambda runtime: load_model(
             config.model, IMAGE_CLASSIFIER, partial(image_classifier, size), settings=head, trained=only
@@ -72,8 +66,8 @@ def task(config: ClassifyImages) -> Task:
         evaluate_transform=prepare.plain,
         collate=stack_images(config.model.dtype),
         units=lambda batch: len(batch["labels"]),
-        loss=lambda model, batch: F.cross_entropy(logits(model, batch), batch["labels"], reduction="sum"),
-        predict=lambda model, batch: logits(model, batch).argmax(-1),
+        loss=lambda model, batch: summed_cross_entropy(logits_of(model, batch), batch["labels"]),
+        predict=lambda model, batch: logits_of(model, batch).argmax(-1),
         finish=confusion.finish,
         metrics=[accuracy, macro_f1],
         baseline=images.baseline,

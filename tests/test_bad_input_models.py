@@ -235,3 +235,18 @@ def test_evaluation_of_classes_by_a_model_of_numbers(
     if labels[0] == "1":
         outcome = classify("--evaluate.only", "--data.kind", "regression", model=model, train=classes).done()
         assert "model" not in outcome.files
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_an_attention_that_is_not_to_be_had(classify: Classify, encoder: Path, named: bool) -> None:
+    # Neither its package nor its device is here.
+    classify("--model.attention", "flash_attention_2", model=encoder if named else None).refused(
+        "model.attention is 'flash_attention_2', which can't be had here", "leave it out"
+    )
+
+
+def test_a_model_of_one_label_is_not_scored_on_several(classify: Classify, tmp_path: Path) -> None:
+    model = save_classifier(tmp_path / "model", ["a", "b"], problem_type="single_label_classification")
+    classify("--evaluate.only", "--data.kind", "multi", "--data.separator", ";", model=model).refused(
+        f"{model} was trained for single label classification, and the labels here are for multi label classification"
+    )

@@ -29,6 +29,12 @@ def cannot_load(part: str, config: ModelConfig, error: Exception) -> str:
     )
 
 
+def no_attention(config: ModelConfig, error: Exception) -> str:
+    """Say that the implementation of attention that was asked for is not to be had."""
+    reason = first_line(error).partition(". ")[0]
+    return f"model.attention is {config.attention!r}, which can't be had here ({reason}); leave it out"
+
+
 def first_line(error: Exception) -> str:
     """Return the first line of an error of a library; of those that are meant for programmers with their type."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -11,7 +11,7 @@ from toolkit.adapters import add_adapters, base_of, check_blocks, load_adapters,
 from toolkit.embedded_models import encoder
 from toolkit.errors import UserError
 from toolkit.model_config import ModelConfig
-from toolkit.model_errors import cannot_load
+from toolkit.model_errors import cannot_load, no_attention
 
 NAMED = 5
 
@@ -81,7 +81,10 @@ def load_model(
         sizes = () if vocabulary is None else (vocabulary,)
         new = embedded(*sizes, **(settings or {}))
         set_dropout(new, config.dropout)
-        module: torch.nn.Module = architecture.loader.from_config(new, attn_implementation=config.attention)
+        try:
+            module: torch.nn.Module = architecture.loader.from_config(new, attn_implementation=config.attention)
+        except (ValueError, ImportError) as error:
+            raise UserError(no_attention(config, error)) from None
         return ready(module.to(dtype), config)
     config, adapters = base_of(config, trained if only is None else only)
     own = model_settings(config)
@@ -109,6 +112,8 @@ def load_model(
             output_loading_info=True,
         )
     except (OSError, ValueError, RuntimeError, SafetensorError, ImportError) as error:
+        if config.attention is not None and "attention" in str(error).lower():
+            raise UserError(no_attention(config, error)) from None
         raise UserError(cannot_load("weights", config, error)) from None
     new = check_weights(config, module, info, architecture, trained)
     check_blocks(module, config)
@@ -214,6 +219,12 @@ def sequence_classifier(
         "multi": "multi_label_classification",
         "regression": "regression",
     }[kind]
+    known = model_settings(config).problem_type if trained_head and config.name is not None else None
+    if known not in (None, problem):
+        raise UserError(
+            f"{config.name} was trained for {known.replace('_', ' ')}, and the labels here are for {problem.replace('_', ' ')}; "
+            "say with --data.kind what the labels are (single, multi, regression), or name another model"
+        )
     settings = {**labels_of_head(list(labels) or ["value"]), "problem_type": problem}
     return load_model(
         config, SEQUENCE_CLASSIFIER, encoder, vocabulary=vocabulary, settings=settings, trained=trained_head

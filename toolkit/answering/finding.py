@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from toolkit.answering.windows import QuestionWindows
-from toolkit.errors import UserError
 from toolkit.labels import Array
 from toolkit.task import Finished
+from toolkit.tokenized_texts import padding_token
 
 
 def pad_windows(tokenizer: Any) -> Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]:
@@ -20,12 +20,10 @@ def pad_windows(tokenizer: Any) -> Callable[[list[dict[str, Any]]], dict[str, to
     Raises:
         UserError: the tokenizer has no padding token.
     """
-    if tokenizer.pad_token_id is None:
-        raise UserError(
-            f"the tokenizer ({type(tokenizer).__name__}) has no padding token, so windows of different length cannot "
-            "stand in one batch; give the model a tokenizer with a pad_token"
-        )
-    fillers = {"input_ids": tokenizer.pad_token_id, "token_type_ids": getattr(tokenizer, "pad_token_type_id", 0)}
+    fillers = {
+        "input_ids": padding_token(tokenizer, "windows"),
+        "token_type_ids": getattr(tokenizer, "pad_token_type_id", 0),
+    }
     from_left = tokenizer.padding_side == "left"
 
     def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:

@@ -37,7 +37,11 @@ def find_image_folders(name: str | None, train: str | None, evaluate: str | None
     Raises:
         UserError: an archive, images without a label folder, or a folder for evaluation that does not exist.
     """
-    given = [Path(place).expanduser() for place in (name, train, evaluate) if place]
+    given = [
+        Path(os.path.expanduser(place))  # noqa: PTH111 (Path.expanduser fails on ~unknown)
+        for place in (name, train, evaluate)
+        if place
+    ]
     for place in given:
         if place.is_file() and place.name.lower().endswith(PACKED):
             raise UserError(f"{place} is an archive; unpack it and give the folder")

@@ -17,7 +17,7 @@ from toolkit.errors import UserError
 from toolkit.labels import Array
 from toolkit.losses import NOT_COUNTED
 from toolkit.tagging.reading import TaggedRows
-from toolkit.tokenized_texts import ROWS_AT_ONCE, settings_kept, tokenizer_digest, write_tokens
+from toolkit.tokenized_texts import ROWS_AT_ONCE, padding_token, settings_kept, tokenizer_digest, write_tokens
 
 FORMAT = 1
 """Part of every key in the cache: to be raised when what is written below changes."""
@@ -250,10 +250,6 @@ def pad_words(tokenizer: Any) -> Callable[[list[dict[str, Any]]], Any]:
     """
     from transformers import DataCollatorForTokenClassification
 
-    if tokenizer.pad_token_id is None:
-        raise UserError(
-            f"the tokenizer ({type(tokenizer).__name__}) has no padding token, so sentences of different length cannot "
-            "stand in one batch; give the model a tokenizer with a pad_token"
-        )
+    padding_token(tokenizer, "sentences")
     pad = DataCollatorForTokenClassification(tokenizer, label_pad_token_id=NOT_COUNTED)
     return lambda samples: dict(pad(samples))
