@@ -9,7 +9,9 @@ from launching import ROOT, launch
 
 from toolkit.ledger import read_ledger
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# What models predicted names files of Python's.
+PREDICTED = ROOT / "docs" / "predictions.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted({*(ROOT / "docs").glob("*.md")} - {PREDICTED})]
 
 
 def test_the_recipe_of_the_docs_runs_on_two_processes_and_keeps_its_claim(tmp_path: Path) -> None:
@@ -20,6 +22,14 @@ def test_the_recipe_of_the_docs_runs_on_two_processes_and_keeps_its_claim(tmp_pa
     assert result.returncode == 0, result.stderr
     assert json.loads((tmp_path / "run" / "run.json").read_text())["metrics"]["accuracy"] > 0.9
     assert len(list(read_ledger(tmp_path / "run" / "ledger.jsonl"))) == 10 * 19
+
+
+@pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.py")), ids=lambda recipe: recipe.stem)
+def test_every_recipe_is_short_and_has_a_page_that_names_it(recipe: Path) -> None:
+    assert len(recipe.read_text(encoding="utf-8").splitlines()) <= 120
+    page = (ROOT / "docs" / f"{recipe.stem}.md").read_text(encoding="utf-8")
+    assert f"accelerate launch recipes/{recipe.name}" in page
+    assert f"docs/{recipe.stem}.md" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
