@@ -82,9 +82,10 @@ def restore(start: Start, model: torch.nn.Module, optimizer: torch.optim.Optimiz
     assert start.checkpoint is not None
     reader = TensorReader(start.checkpoint, runtime)
     weights = weights_of(model)
-    runtime.on_main(lambda: check_frozen(start, model))
-    runtime.on_main(lambda: reader.check(WEIGHTS, weights))
+    # What is trained before what is frozen: the one decides the other.
     runtime.on_main(lambda: check_optimizer(start, grouped_names(optimizer, parameter_names(model))))
+    runtime.on_main(lambda: reader.check(WEIGHTS, weights))
+    runtime.on_main(lambda: check_frozen(start, model))
     with torch.no_grad():
         for name, place in weights.items():
             reader.read_into(WEIGHTS, name, place)
@@ -113,7 +114,7 @@ def check_frozen(start: Start, model: torch.nn.Module) -> None:
     if before != now:
         raise UserError(
             f"the weights that are not trained are not those beside which {start.checkpoint} was written (their digest was "
-            f"{before} and is now {now}); give the former model, or start a new run with --output"
+            f"{before} and is now {now}). Give the former recipe and settings, or start a new run with --output"
         )
 
 
