@@ -72,8 +72,8 @@ Held-out samples of the embedded defaults, evenly spaced over the evaluation dat
 Read by eye on 2026-11-21, all 20 samples of each run: the answers of `classify`, `classify_images`, `embed`, `tag` and `translate` make
 sense, and their mistakes are near misses (`turtle` for `idlelib`, both about windows; day and month the wrong way round). `chat` and
 `summarize` get the sentence right or miscount parameters. `answer` finds names and parameters, and sometimes runs on past the end.
-`language` writes words and grammar, not meaning, as a minute of training would. `prefer` ranks word orders; its rewards say nothing
-about content.
+`language` guesses each next token from the true text before it: endings, punctuation and frequent words fit, the meaning does not, after
+a minute of training. `prefer` ranks word orders; its rewards say nothing about content.
 """
 
 
