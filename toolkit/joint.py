@@ -7,7 +7,6 @@ needs the representations of all of them first, which costs one more forward pas
 
 import numpy as np
 import torch
-import torch.distributed
 
 from toolkit.loading import LoadedMicroBatch
 from toolkit.losses import full_precision
