@@ -44,8 +44,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (columns, ruler, *rows))
 
 
-def accelerate_launch(python: str, processes: int) -> list[str]:
-    """Return the words of `accelerate launch` for so many processes on the CPU of this machine."""
-    file = Path(__file__).parents[1] / "accelerate_configs" / "cpu.yaml"
+def accelerate_launch(python: str, processes: int, config: str = "cpu") -> list[str]:
+    """Return the words of `accelerate launch` for so many processes on the CPU of this machine, by one of the launch files."""
+    file = Path(__file__).parents[1] / "accelerate_configs" / f"{config}.yaml"
     words = ["-m", "accelerate.commands.launch", "--config_file", str(file), "--num_processes", str(processes)]
     return [python, *words]

@@ -1,13 +1,17 @@
 """How far each recipe's numbers are from those of one process, on other layouts, with small data in float64.
 
     python benchmarks/recipe_topology.py
-        one process with micro-batches of 8, 3 and 1, two with 8 and 3, four with 8 and 1; about three minutes on two cores
+        one process with micro-batches of 8, 3 and 1, two with 8 and 3, four with 8 and 1, and two that shard the model (FSDP2)
+        with 8 and 3; about four minutes on two cores
+    python benchmarks/recipe_topology.py --layouts cpu_fsdp2
+        a part of it
 
 Every figure is the largest over all layouts, relative to one process that takes each global batch whole: final weights as
 ||a - b|| / ||b|| over all weights together; loss, gradient norm and evaluation metrics the largest of all steps, or of all
 metrics. Samples and units of every step must be the same. Exits with 1 beyond the bound.
 """
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +24,8 @@ from machine import accelerate_launch, machine, table
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "tests" / "recipe_layouts.py"
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.py"))
-LAYOUTS = {1: "none,3,1", 2: "none,3", 4: "none,1"}
+# By name: launch file, processes, micro-batches.
+LAYOUTS = {"2": ("cpu", 2, "none,3"), "4": ("cpu", 4, "none,1"), "cpu_fsdp2": ("cpu_fsdp2", 2, "none,3")}
 BOUND = 1e-12
 SMALLEST = 1e-9
 
@@ -29,16 +34,20 @@ Numbers = dict[str, Any]
 
 def main() -> None:
     """Run all layouts and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
+    arguments = parser.parse_args()
     found: dict[str, Numbers] = {}
     with TemporaryDirectory() as scratch:
-        for processes, sizes in LAYOUTS.items():
-            place = Path(scratch) / f"{processes}.pt"
-            words = [*accelerate_launch(sys.executable, processes), "--main_process_port", "0"]
+        layouts = {"1": ("", 1, "none,3,1"), **{name: LAYOUTS[name] for name in arguments.layouts}}
+        for layout, (file, processes, sizes) in layouts.items():
+            place = Path(scratch) / f"{layout}.pt"
+            words = [*accelerate_launch(sys.executable, processes, file), "--main_process_port", "0"]
             words = words if processes > 1 else [sys.executable]
-            data = str(Path(scratch) / f"data-{processes}")
+            data = str(Path(scratch) / f"data-{layout}")
             subprocess.run([*words, str(SCRIPT), str(place), data, sizes, *RECIPES], check=True, stdout=sys.stderr)
             loaded = torch.load(place, weights_only=False)
-            found |= {f"{name} on {processes}": numbers for name, numbers in loaded.items()}
+            found |= {f"{name} on {layout}": numbers for name, numbers in loaded.items()}
     rows, worst = [], 0.0
     for recipe in RECIPES:
         expected = found[f"{recipe} None on 1"]

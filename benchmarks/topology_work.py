@@ -5,10 +5,12 @@ Everything is float64 and without dropout, so that whatever differs between two 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.distributed.tensor import DTensor
 
 from toolkit import BatchConfig, Config, OptimConfig, Task
 from toolkit.evaluation import Evaluation
@@ -89,6 +91,9 @@ def collate(samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
 
 class PlainTransformer(torch.nn.Module):
     """A classifier from PyTorch's own layers alone."""
+
+    # For tensor parallel: what a model of Transformers has in its configuration.
+    tp_plan: ClassVar = {"layers.layers.*.linear1": "colwise", "layers.layers.*.linear2": "rowwise"}
 
     def __init__(self) -> None:
         super().__init__()
@@ -245,7 +250,8 @@ def run_layout(
 
 def all_weights(model: torch.nn.Module) -> torch.Tensor:
     """Return all weights in one row, on the host."""
-    return torch.cat([parameter.detach().cpu().flatten() for parameter in model.parameters()])
+    whole = (p.full_tensor() if isinstance(p, DTensor) else p for p in (p.detach() for p in model.parameters()))
+    return torch.cat([parameter.cpu().flatten() for parameter in whole])
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--micro", nargs="+", type=int, default=[GLOBAL_BATCH])
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--samples", type=int, default=SAMPLES)
+    parser.add_argument("--balance", action="store_true", help="only the balanced cut, with the toolkit")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     run = run_with_toolkit if arguments.method == "toolkit" else run_with_others
@@ -34,7 +35,7 @@ def main() -> None:
 
 
 def run_with_toolkit(arguments: argparse.Namespace) -> tuple[bool, dict[Key, LayoutResult]]:
-    """Run every layout with and without the balanced cut."""
+    """Run every layout with the balanced cut, and without it unless only that is asked for."""
     from toolkit.runtime import start_runtime
 
     runtime = start_runtime(replace(work_config(GLOBAL_BATCH, balance=True), threads=arguments.threads))
@@ -42,7 +43,7 @@ def run_with_toolkit(arguments: argparse.Namespace) -> tuple[bool, dict[Key, Lay
         (name, micro, balance): run_layout(runtime, name, micro, balance, arguments.epochs, arguments.samples)
         for name in arguments.models
         for micro in arguments.micro
-        for balance in (False, True)
+        for balance in ((True,) if arguments.balance else (False, True))
     }
     is_main = runtime.is_main
     runtime.close()

@@ -58,6 +58,7 @@ def task(config: Answer) -> Task:
         finish=finish_answers(held_out, questions.lacking, data.no_answer_margin, questions.guesses()),
         metrics=[answer_scores],
         show=show_answer(held_out),
+        decode=tokens.decode,
         export=answering_folder(tokens, data, questions.lacking),
         files=questions.files,
         workers=data.workers,

@@ -76,6 +76,7 @@ def task(config: Chat) -> Task:
         from_loss=perplexity,
         baseline_scores=lambda: unigram_scores(prepared, len(tokens)),
         show=replies.show if asked else None,
+        decode=tokens.decode,
         export=pretrained_folder(tokens, None, "Chat", "text-generation", USAGE),
         files=chats.files,
         workers=data.workers,

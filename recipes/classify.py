@@ -90,6 +90,7 @@ def task(config: Classify) -> Task:
         metrics=kind.metrics,
         baseline=texts.baseline,
         show=texts.show,
+        decode=tokens.decode,
         export=pretrained_folder(tokens, config.data.longest, "Text classification", "text-classification"),
         files=texts.files,
         workers=config.data.workers,

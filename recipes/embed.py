@@ -83,6 +83,7 @@ def task(config: Embed) -> Task:
         metrics=[correlation if texts.kind == "scores" else search_quality],
         baseline_scores=search.baseline,
         show=search.show,
+        decode=tokens.decode,
         export=embedding_folder(tokens, config.data.longest, pooling),
         files=texts.files,
         workers=config.data.workers,

@@ -71,6 +71,7 @@ def task(config: Language) -> Task:
         from_loss=lambda mean, units: scores_of(mean, units, streams[1].bytes if objective == "causal" else None),
         baseline_scores=lambda: unigram_scores(*streams, tokens, objective),
         show=show_guesses(held_out, tokens, objective),
+        decode=tokens.decode,
         export=pretrained_folder(
             tokens, None, "Language model", "text-generation" if objective == "causal" else "fill-mask"
         ),

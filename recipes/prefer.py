@@ -105,10 +105,10 @@ def task(config: Prefer) -> Task:
         predict=lambda model, batch: rewards(model, batch, dpo.beta)[0],
         references=lambda batch: torch.zeros(len(batch["input_ids"]) // 2, dtype=torch.int64),
         metrics=[preference_scores],
-        # The reference itself: no rewards, no margin.
-        baseline=[0.0, 0.0],
+        baseline=[0.0, 0.0],  # the reference itself: no rewards, no margin
         baseline_scores=None if dpo.likelihood else lambda: {"loss": math.log(2)},
         show=show,
+        decode=tokens.decode,
         export=export_policy(export, config.model, dpo.reference, config.seed),
         files=pairs.files,
         workers=config.data.workers,

@@ -76,6 +76,7 @@ def task(config: Tag) -> Task:
         finish=partial(sentences.finish, held_out),
         metrics=tag_metrics(sentences.kind),
         show=sentences.show,
+        decode=tokens.decode,
         export=pretrained_folder(tokens, None, "Token classification", "token-classification"),
         files=sentences.files,
         workers=config.data.workers,

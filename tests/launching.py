@@ -19,7 +19,7 @@ def clean_environment(**more: str) -> dict[str, str]:
     kept = {
         k: v
         for k, v in os.environ.items()
-        if k not in OWN and not k.startswith(("ACCELERATE_", "FSDP_", "TORCHELASTIC"))
+        if k not in OWN and not k.startswith(("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "TORCHELASTIC"))
     }
     return {**kept, "HF_HUB_OFFLINE": "1", **more}
 

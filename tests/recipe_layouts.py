@@ -49,6 +49,11 @@ def small_arguments(name: str, folder: Path) -> list[str]:
     return arguments
 
 
+def whole(tensor: Any) -> Any:
+    """Return a tensor that may be sharded whole, in every process."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
 def run_all(output: Path, data: Path, micro_batches: list[int | None], names: list[str]) -> None:
     """Train every recipe with every size of micro-batch."""
     import torch
@@ -74,7 +79,7 @@ def run_all(output: Path, data: Path, micro_batches: list[int | None], names: li
             progress = Progress(keep_rows=True)
             last = train(training, progress)
             module = runtime.accelerator.unwrap_model(training.model)
-            weights = torch.cat([p.detach().flatten().double() for p in module.parameters()])
+            weights = torch.cat([whole(p.detach()).flatten().double() for p in module.parameters()])
             rows = [asdict(row) for row in progress.rows]
             results[f"{name} {micro}"] = {
                 "weights": weights,

@@ -19,8 +19,10 @@ OURS = "use one of accelerate_configs/"
             {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "1"},
             ["asks for FSDP1 (fsdp_version 1), which this toolkit does not train", OURS],
         ),
-        ({"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}, ["asks for FSDP2, which this toolkit does not", OURS]),
-        ({"ACCELERATE_USE_PARALLELISM_CONFIG": "true"}, ["asks for a parallelism configuration (tensor,", OURS]),
+        (
+            {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"},
+            ["asks for a model that is spread over processes, but no launcher started this one; start it with"],
+        ),
         (
             {"ACCELERATE_MIXED_PRECISION": "fp8"},
             ["asks for mixed precision fp8, which this toolkit does not train; use bf16, fp16 or no"],

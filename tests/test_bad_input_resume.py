@@ -184,9 +184,9 @@ def test_settings_that_change_numbers_are_refused_each_with_both_values(where: s
 def test_every_setting_is_one_that_changes_numbers_or_one_that_a_run_may_change() -> None:
     """A new one has to be put into one of the two lists; the second is tried in test_resume.py."""
     speed_and_cadence = {
-        "batch.micro", "batch.balance", "batch.eval", "evaluate.every", "evaluate.only", "evaluate.show", "optim.nonfinite",
+        "batch.micro", "batch.balance", "batch.eval", "batch.reduce_each", "evaluate.every", "evaluate.only", "evaluate.show", "optim.nonfinite",
         "output", "resume", "threads", "checkpoint.every", "checkpoint.keep", "checkpoint.best", "checkpoint.grace",
-        "timeout.silence", "timeout.progress",
+        "timeout.meeting", "timeout.silence", "timeout.progress",
     }  # fmt: skip
     # Of the tiny recipe's own, and of what is given instead of epochs.
     others = {"steps", "data.workers", "model.name"}

@@ -211,14 +211,19 @@ def test_rows_up_to_a_step_alone(pair: tuple[Path, Path]) -> None:
 # Weights
 
 
+def save_weights(tensors: dict[str, torch.Tensor], folder: Path) -> None:
+    folder.mkdir()
+    save_file(tensors, folder / "weights.safetensors")
+
+
 def test_the_difference_of_weights_is_that_of_all_together(tmp_path: Path) -> None:
     generator = np.random.default_rng(3)
     a = {"x": generator.normal(size=(3, 4)), "y": generator.normal(size=5)}
     b = {name: values + 1e-3 * generator.normal(size=values.shape) for name, values in a.items()}
     flat = [np.concatenate([values[name].ravel() for name in "xy"]) for values in (a, b)]
-    save_file({name: torch.from_numpy(values) for name, values in a.items()}, tmp_path / "a")
-    save_file({name: torch.from_numpy(values).bfloat16() for name, values in b.items()}, tmp_path / "half")
-    save_file({name: torch.from_numpy(values) for name, values in b.items()}, tmp_path / "b")
+    for name, weights in (("a", a), ("b", b)):
+        save_weights({key: torch.from_numpy(values) for key, values in weights.items()}, tmp_path / name)
+    save_weights({key: torch.from_numpy(values).bfloat16() for key, values in b.items()}, tmp_path / "half")
     difference, dtypes = weights_difference(tmp_path / "a", tmp_path / "b")
     assert isclose(difference, np.linalg.norm(flat[0] - flat[1]) / np.linalg.norm(flat[1]), rel_tol=1e-12)
     assert dtypes == {"float64"}
@@ -236,7 +241,7 @@ def test_a_count_among_the_weights_has_to_be_equal_and_counts_for_nothing_else(t
         ("d", 10**6, nan),
         ("e", 10**6, 0.0),
     ):
-        save_file({"count": torch.tensor(count), "x": torch.tensor([value])}, tmp_path / name)
+        save_weights({"count": torch.tensor(count), "x": torch.tensor([value])}, tmp_path / name)
     assert isclose(weights_difference(tmp_path / "a", tmp_path / "b")[0], 0.1 / 1.1, rel_tol=1e-6)
     for other in "cde":
         assert weights_difference(tmp_path / "a", tmp_path / other)[0] == inf

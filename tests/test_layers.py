@@ -14,12 +14,12 @@ LAYERS = {
         "reading schedules settings_file stopping"
     ),
     1: (
-        "loading losses metric_classes metrics optimizer optimizer_state scoring snapshot tally task "
+        "loading losses metric_classes metrics optimizer optimizer_state pieces scoring snapshot stored tally task weights "
         "answering.metric_classes answering.metrics answering.rules answering.spans chat.metrics embedding.losses embedding.metric_classes "
         "embedding.metrics language.metric_classes language.metrics preferences.metrics rewriting.generation "
         "rewriting.metrics tagging.metric_classes tagging.metrics"
     ),
-    2: "checkpoint console launch ledger progress restarts run_folder runtime saving watch",
+    2: "agreement checkpoint console exchange launch ledger meeting progress run_folder runtime saving spreading watch",
     3: (
         "boundaries evaluation first_batch former joint loop preparation restoring resume rows run session training "
         "training_run adapters data_config embedded_models export heads label_reading labelled_rows labelled_texts labels "

@@ -8,12 +8,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from toolkit import Batch, BatchConfig, Config, OptimConfig, Task, UserError, fine_tune
 from toolkit.cache import digest_of
@@ -94,6 +95,10 @@ def collate(samples: list[dict[str, Any]]) -> Batch:
 
 
 class Network(torch.nn.Module):
+    # What models of Transformers say of themselves: how they are split, and what is sharded on its own.
+    tp_plan: ClassVar = {"inner": "colwise", "outer": "rowwise"}
+    _no_split_modules: ClassVar = {"Linear"}
+
     def __init__(self, flaw: str = "none") -> None:
         super().__init__()
         self.flaw = flaw
@@ -113,10 +118,25 @@ class Network(torch.nn.Module):
         return self.outer(hidden)
 
 
+def stop_after(steps: int, folder: Path) -> None:
+    """Ask the run to stop once this process has done so many steps."""
+    done = 0
+
+    def count(*_: object) -> None:
+        nonlocal done
+        done += 1
+        if done == steps:
+            (folder / "STOP").touch()
+
+    register_optimizer_step_post_hook(count)
+
+
 def task(config: Tiny) -> Task:
     flaw, seen = config.model.flaw, os.environ.get("TINY_SEEN")
     rank = os.environ.get("RANK", "0")
     calls = 0
+    if rank == "0" and "TINY_STOP_AFTER" in os.environ:
+        stop_after(int(os.environ["TINY_STOP_AFTER"]), Path(str(config.output)))
 
     def loss(model: Any, batch: Batch) -> torch.Tensor:
         nonlocal calls

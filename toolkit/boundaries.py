@@ -68,20 +68,25 @@ def evaluate_again(training: Training, progress: Progress) -> Evaluation:
 
 
 def save(training: Training, progress: Progress, done: int) -> None:
-    """Begin a checkpoint of this moment in the main process, unless this step has one."""
-    doing, saver = training.runtime.doing, progress.saver
+    """Begin a checkpoint of this moment: in the main process, or in all of them where each writes its part."""
+    runtime, saver = training.runtime, progress.saver
     # A slow disk is no hang.
-    doing("waiting until the checkpoint before is written", done, patient=True)
+    runtime.doing("waiting until the checkpoint before is written", done, patient=True)
     if saver is not None:
         saver.wait()
-    doing("copying the state for a checkpoint", done)
+    runtime.doing("copying the state for a checkpoint", done)
     # Rows that could not be written would be missing from its ledger.
-    if saver is None or saver.begun == done or progress.in_trouble:
+    wanted = saver is not None and saver.begun != done and not progress.in_trouble
+    spread = runtime if saver is not None and saver.is_shared else None
+    if spread is not None:
+        # Whether writing still works the main process alone knows.
+        wanted = runtime.on_main(lambda: wanted)
+    if saver is None or not wanted:
         return
-    module = training.runtime.accelerator.unwrap_model(training.model)
+    module = runtime.accelerator.unwrap_model(training.model)
     state = {**state_of(training, progress), "config": as_mapping(training.config)}
     epoch = done / training.steps_per_epoch
-    saver.save(done, lambda: content_of(module, training.optimizer.optimizer, done, epoch, state))
+    saver.save(done, lambda: content_of(module, training.optimizer.optimizer, done, epoch, state, spread))
 
 
 def stop_here(training: Training, progress: Progress, done: int) -> NoReturn:
@@ -96,8 +101,14 @@ def stop_here(training: Training, progress: Progress, done: int) -> NoReturn:
     reasons = runtime.gather(runtime.stop.reason)
     runtime.stop.note("another process was asked to stop")
 
-    def seal() -> str:
+    shared = progress.saver is not None and progress.saver.is_shared
+    if shared:
         save(training, progress, done)
+        runtime.doing("sealing the last checkpoint", done, patient=True)
+
+    def seal() -> str:
+        if not shared:
+            save(training, progress, done)
         progress.finish_writing()
         asked = [(rank, reason) for rank, reason in enumerate(reasons) if reason is not None]
         rank, reason = asked[0]

@@ -6,7 +6,8 @@
       state.json              everything else that the run is
       manifest.json           every file with its size and SHA-256, and where the ledger ended; written last
 
-A state that is spread over processes only adds files. Nothing that is read back can execute code.
+Where no process holds all of a state, each writes its part: weights-00001-of-00004.safetensors and so on, and pieces.json says
+which block of which tensor lies where (`toolkit/stored.py`). Nothing that is read back can execute code.
 """
 
 import json
@@ -80,6 +81,7 @@ def write_checkpoint(
     state: Mapping[str, Any],
     ledger: LedgerEnd,
     previous: str | None,
+    others: Callable[[Path], Mapping[str, SealedFile]] | None = None,
 ) -> Manifest:
     """Write and seal a checkpoint; a process that dies meanwhile leaves what came before as it was.
 
@@ -90,26 +92,39 @@ def write_checkpoint(
         state: what goes into state.json.
         ledger: where the ledger ends; its rows are on the disk already.
         previous: the seal of the checkpoint before.
+        others: waits until all other processes have written their files into the folder, and returns these.
 
     Raises:
         OSError: the disk is full, or the folder can't be written.
     """
     place = parent / folder_name(step)
-    partial = place.with_name(f"{place.name}.partial")
+    partial = partial_folder(parent, step)
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        sealed = {name: SealedFile(*write(partial / name)) for name, write in files.items()}
+        if others is None:
+            shutil.rmtree(partial, ignore_errors=True)
+        # Others may write in it already.
+        partial.mkdir(parents=True, exist_ok=True)
+        try:
+            sealed = {name: SealedFile(*write(partial / name)) for name, write in files.items()}
+        finally:
+            # They are waited for in any case, so that nothing is written any more when this returns.
+            theirs = others(partial) if others is not None else {}
+        sealed |= theirs
         sealed["state.json"] = write_flushed(partial / "state.json", as_json(state))
         manifest = write_manifest(partial, step, sealed, ledger, previous)
         flush_folder(partial)
         partial.rename(place)
         flush_folder(parent)
-    except OSError:
+    except (OSError, RuntimeError):
         # On a full disk this makes room for the word of it.
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return manifest
+
+
+def partial_folder(parent: Path, step: int) -> Path:
+    """Return where the checkpoint of a step is written before it is sealed."""
+    return parent / f"{folder_name(step)}.partial"
 
 
 def write_manifest(

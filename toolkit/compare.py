@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from toolkit.checkpoint import DamagedError, inspect, step_of
 from toolkit.config import Config, changes_numbers
@@ -17,8 +16,8 @@ from toolkit.diagnosis import show
 from toolkit.errors import UserError
 from toolkit.evidence import LOST, candidates, is_count, record_of, row_in
 from toolkit.run_folder import RunFolder
-from toolkit.saving import WEIGHTS
 from toolkit.settings_file import differing, read_yaml
+from toolkit.stored import WEIGHTS, StoredTensors, same_weights
 from toolkit.verify import check_is_run
 
 NOTABLE = 1e-6
@@ -339,8 +338,10 @@ def weights_apart(first: Path, second: Path) -> tuple[WeightsApart, list[str | N
     for step in sorted(set(folders[0]) & set(folders[1]), reverse=True):
         a, b = folders[0][step], folders[1][step]
         try:
-            identical = inspect(a).files[WEIGHTS] == inspect(b).files[WEIGHTS]
-            difference, dtypes = weights_difference(a / WEIGHTS, b / WEIGHTS)
+            sealed = [inspect(folder).files.get(WEIGHTS) for folder in (a, b)]
+            difference, dtypes = weights_difference(a, b)
+            # Equal weights are equal files only where none is cut in pieces.
+            identical = sealed[0] == sealed[1] if all(sealed) else same_weights(a, b)
             difference = 0.0 if identical else difference
         except UserError as error:
             return WeightsApart(step, problem=f"after step {step:,}: {error}"), []
@@ -351,22 +352,22 @@ def weights_apart(first: Path, second: Path) -> tuple[WeightsApart, list[str | N
 
 
 def weights_difference(first: Path, second: Path) -> tuple[float, set[str]]:
-    """Return ||a - b|| / ||b|| over all weights of two files together, and their types.
+    """Return ||a - b|| / ||b|| over all weights of two checkpoints together, and their types.
 
     What is no floating-point number, such as a count, takes no part in the norm and has to be equal: infinity if it is not.
 
     Raises:
-        UserError: the files hold other tensors.
+        UserError: they hold other tensors.
     """
     apart = norm = 0.0
     dtypes = set()
     equal = True
-    with safe_open(first, framework="pt") as a, safe_open(second, framework="pt") as b:
-        others = sorted(set(a.keys()) ^ set(b.keys()))
+    with StoredTensors(first) as a, StoredTensors(second) as b:
+        others = sorted(set(a.index(WEIGHTS)) ^ set(b.index(WEIGHTS)))
         if others:
             raise UserError(f"they have other tensors: {', '.join(others[:5])} ({len(others):,}) in one alone")
-        for name in a.keys():  # noqa: SIM118 - it is no mapping
-            x, y = a.get_tensor(name), b.get_tensor(name)
+        for name in a.index(WEIGHTS):
+            x, y = a.whole(WEIGHTS, name), b.whole(WEIGHTS, name)
             if x.shape != y.shape:
                 raise UserError(f"{name} has the shapes {list(x.shape)} and {list(y.shape)}")
             if not (x.is_floating_point() and y.is_floating_point()):

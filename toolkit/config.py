@@ -35,6 +35,9 @@ class BatchConfig:
     """At most so many samples run through the model at once in one process; null means no limit. It changes no number."""
     balance: bool = execution(True)
     """Cut each global batch by length: little padding, and about the same work for each process. It changes no number."""
+    reduce_each: bool = execution(False)
+    """Sum gradients over the processes after each micro-batch, not once per step: of a sharded model they then never lie whole
+    in memory, and more is sent. It changes no number."""
     eval: int = execution(64)
     """Samples that one process evaluates at once; it changes no number."""
 
@@ -129,6 +132,8 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class TimeoutConfig:
+    meeting: float = execution(60.0)
+    """End the start when for so many seconds no process came that the others wait for: a machine was not started, or not reached."""
     silence: float = execution(60.0)
     """End the run when a process has given no sign of life for so many seconds: it died, or its machine froze."""
     progress: float = execution(600.0)
@@ -136,7 +141,7 @@ class TimeoutConfig:
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
-        for name, value in (("silence", self.silence), ("progress", self.progress)):
+        for name, value in (("meeting", self.meeting), ("silence", self.silence), ("progress", self.progress)):
             if not value >= 1:
                 yield f"timeout.{name} is {value}; it must be 1 second or more"
 

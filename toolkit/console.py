@@ -28,7 +28,10 @@ class Voice:
 
     def __init__(self, is_main: bool) -> None:
         self.is_main = is_main
-        self.console = PatientConsole(file=sys.stdout, soft_wrap=True, highlight=False)
+        # A notebook is no terminal: rich would make an output of its own of every line, and of every state of the bar.
+        self.console = PatientConsole(
+            file=sys.stdout, soft_wrap=True, highlight=False, force_jupyter=False, force_terminal=sys.stdout.isatty()
+        )
 
     @property
     def is_terminal(self) -> bool:

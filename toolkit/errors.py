@@ -19,6 +19,10 @@ class UserError(Exception):
     def __reduce__(self) -> tuple[type["UserError"], tuple[str, ...]]:
         return type(self), self.problems
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: the sentences, and not the way through the code. (IPython looks for this name.)"""
+        return ["This can't go on:", *(f"  - {problem}" for problem in self.problems)]
+
 
 class SharedUserError(UserError):
     """A `UserError` that every process of the run raises at the same place, so that they can end together."""
@@ -35,3 +39,9 @@ class Preempted(Exception):  # noqa: N818 - what was asked for is no error
         self.step = step
         self.reason = reason
         super().__init__(f"stopped after step {step}: {reason}")
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows."""
+        return [
+            f"Stopped on request ({self.reason}) after step {self.step:,}, which has a sealed checkpoint; the same cell goes on."
+        ]

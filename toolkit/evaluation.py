@@ -11,11 +11,13 @@ from accelerate.data_loader import prepare_data_loader
 from toolkit.config import Config
 from toolkit.joint import represent
 from toolkit.loading import LoadedMicroBatch, MicroBatchSampler, build_loader, started
+from toolkit.lockstep import Lockstep
 from toolkit.order import Ids, fingerprint
 from toolkit.runtime import Runtime
 from toolkit.scoring import Collector, Scored, to_host
 from toolkit.tally import Tally
 from toolkit.task import JointLoss, Source, Task
+from toolkit.weights import rest
 
 # Predictions that wait in a process before they are gathered and given to the metrics: a bound on memory.
 HELD_SAMPLES = 4096
@@ -61,9 +63,11 @@ class OneForward:
     place. Everything else, such as `generate`, goes to the module itself, without what Accelerate wrapped around it.
     """
 
-    def __init__(self, model: torch.nn.Module, unwrapped: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, unwrapped: torch.nn.Module, lockstep: Lockstep | None = None) -> None:
         self.model = model
         self.unwrapped = unwrapped
+        if lockstep is not None:
+            self.generate = lockstep.generate
         self.asked: tuple[Any, ...] | None = None
         self.answer: Any = None
 
@@ -105,7 +109,7 @@ def evaluate(
     loader = prepare_data_loader(
         build_loader(sampler, task, config.seed),
         num_processes=runtime.data_parallel_size,
-        process_index=runtime.rank,
+        process_index=runtime.data_parallel_rank,
         even_batches=False,
         put_on_device=False,
     )
@@ -124,7 +128,7 @@ def evaluate(
     for number, micro in enumerate(started(loader), start=1):
         doing(f"agreeing with the others before batch {number:,} of an evaluation")
         if runtime.agree(Tally(stop=int(runtime.stop.requested))).stop:
-            model.train(was_training)
+            rest(model.train(was_training))
             return None
         doing(f"evaluating batch {number:,}")
         total, scored = evaluate_batch(task, runtime, model, micro)
@@ -137,10 +141,10 @@ def evaluate(
         # Every process counts alike, so that the decision to gather needs no agreement.
         if number == order.steps_per_epoch or len(held) * size >= HELD_SAMPLES:
             doing(f"gathering predictions after batch {number:,} of an evaluation", patient=True)
-            gathered = runtime.gather(held)
+            gathered = runtime.counted(runtime.gather(held))
             runtime.on_main(lambda gathered=gathered: feed(collector, gathered))  # type: ignore[misc]
             held.clear()
-    model.train(was_training)
+    rest(model.train(was_training))
     doing("computing metrics", patient=True)
 
     whole = runtime.agree(Tally(units, samples, fingerprint=seen % 2**64, earlier_loss=float(loss)))
@@ -168,7 +172,9 @@ def evaluate_batch(
 ) -> tuple[float, Scored]:
     """Return the summed loss of one batch (0 for a joint loss, which is taken later), and its predictions beside its references."""
     batch = runtime.to_device(micro.batch)
-    once = cast(torch.nn.Module, OneForward(model, runtime.accelerator.unwrap_model(model)))
+    module = runtime.accelerator.unwrap_model(model)
+    lockstep = Lockstep(runtime, module) if runtime.strategy.sharded and hasattr(module, "generate") else None
+    once = cast(torch.nn.Module, OneForward(model, module, lockstep))
     total, predictions, references, represented, beside = 0.0, None, None, None, None
     if isinstance(task.loss, JointLoss):
         tensor, known = represent(task.loss, once, batch)
@@ -177,6 +183,8 @@ def evaluate_batch(
         total = float(task.loss(once, batch))
     if task.predict is not None:
         predictions = to_host(task.predict(once, batch))
+        if lockstep is not None and "input_ids" in batch:
+            lockstep.keep_up(batch["input_ids"])
         references = to_host(task.references(batch)) if task.finish is None else None
     return total, Scored(micro.ids, predictions, references, represented, beside)
 

@@ -1,5 +1,7 @@
 """What is tried on the first micro-batch, before any step, because it would hang or fail obscurely later."""
 
+from contextlib import nullcontext
+
 import torch
 
 from toolkit.errors import UserError
@@ -19,7 +21,8 @@ def check_first_batch(task: Task, runtime: Runtime, model: torch.nn.Module, micr
     """
     # A batch norm in training mode would take this batch into its statistics.
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    with runtime.accelerator.no_sync(model):
+    # A sharded gradient exists only once it was reduced; elsewhere nothing has to be sent.
+    with nullcontext() if runtime.strategy.sharded else runtime.accelerator.no_sync(model):
         total = loss_of_batch(task, model, runtime.to_device(micro.batch))
         if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
             raise UserError(

@@ -41,7 +41,7 @@ class JointStep:
             runtime, represented, beside = training.runtime, [], []
             for number, micro in enumerate(micro_batches):
                 # The same dropout as in the pass that follows.
-                runtime.seed(seed_for(training.config.seed, "dropout", step, runtime.rank, number))
+                runtime.seed(seed_for(training.config.seed, "dropout", step, runtime.data_parallel_rank, number))
                 with torch.no_grad():
                     tensor, known = represent(joint, training.model, runtime.to_device(micro.batch))
                 represented.append(tensor)
@@ -63,7 +63,7 @@ class JointStep:
         """Return the gradient of the loss of the global batch with respect to each tensor here."""
         real = [not micro.plan.spare for micro in self.micro_batches]
         mine = [number for micro in self.micro_batches if not micro.plan.spare for number in micro.ids]
-        owners = self.training.runtime.gather_all(mine)
+        owners = self.training.runtime.counted(self.training.runtime.gather_all(mine))
         ids = np.array([number for owner in owners for number in owner])
         # By sample id: a sum of floating-point numbers depends on its order, and the topology may not decide it.
         order = torch.from_numpy(np.argsort(ids, kind="stable"))
@@ -81,7 +81,7 @@ class JointStep:
             self.value = loss.detach()
         unsorted = torch.empty_like(gradient)
         unsorted[order.to(gradient.device)] = gradient
-        start = sum(counts[: self.training.runtime.rank])
+        start = sum(counts[: self.training.runtime.data_parallel_rank])
         parts = []
         for tensor, counted in zip(represented, real, strict=True):
             if counted:

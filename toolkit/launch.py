@@ -71,7 +71,7 @@ def launch_of(arguments: list[str], use_cpu: bool | None, accumulation: int | No
     remembered = asked.config_file is None and not asked.cpu and Path(default_config_file).is_file()
     file = default_config_file if remembered else asked.config_file
     processes = asked.num_processes
-    if asked.multi_gpu or asked.gpu_ids not in (None, "all"):
+    if asked.multi_gpu or asked.use_fsdp or asked.gpu_ids not in (None, "all"):
         use_cpu = use_cpu or False
     if file is not None:
         settings: Any = load_config_from_file(file)
@@ -112,13 +112,11 @@ def unsupported() -> list[str]:
         asked.append("Megatron-LM")
     if is_true("ACCELERATE_USE_DEEPSPEED"):
         asked.append("DeepSpeed")
-    if is_true("ACCELERATE_USE_FSDP"):
-        asked.append("FSDP2" if os.environ.get("FSDP_VERSION") == "2" else "FSDP1 (fsdp_version 1)")
-    if is_true("ACCELERATE_USE_PARALLELISM_CONFIG"):
-        asked.append("a parallelism configuration (tensor, context or sequence parallel)")
+    if is_true("ACCELERATE_USE_FSDP") and os.environ.get("FSDP_VERSION", "1") != "2":
+        asked.append("FSDP1 (fsdp_version 1)")
     problems = [
-        f"the launch configuration asks for {name}, which this toolkit does not train; use one of accelerate_configs/ "
-        "(CPU, one GPU, or distributed data parallel on one or several nodes)"
+        f"the launch configuration asks for {name}, which this toolkit does not train; use one of accelerate_configs/, of which "
+        "fsdp2_one_node.yaml shards a model that is too large for one GPU"
         for name in asked
     ]
     if precision not in ("no", "bf16", "fp16"):

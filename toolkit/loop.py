@@ -10,6 +10,7 @@ from time import perf_counter
 
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
+from torch.distributed.tensor import DTensor
 
 from toolkit.boundaries import conclude, evaluate_again, pause, stop_here
 from toolkit.evaluation import Evaluation
@@ -81,7 +82,7 @@ def take_step(training: Training, step: int, micro_batches: list[LoadedMicroBatc
 
     runtime.accumulate_over(count)
     for number, micro in enumerate(micro_batches):
-        runtime.seed(seed_for(training.config.seed, "dropout", step, runtime.rank, number))
+        runtime.seed(seed_for(training.config.seed, "dropout", step, runtime.data_parallel_rank, number))
         with accelerator.accumulate(model):
             doing("in the forward pass", step + 1)
             batch = runtime.to_device(micro.batch)
@@ -98,12 +99,17 @@ def take_step(training: Training, step: int, micro_batches: list[LoadedMicroBatc
             # Without any unit there is nothing to learn from: neither momentum nor weight decay may act.
             if accelerator.sync_gradients and units:
                 doing("in the optimizer step", step + 1)
-                norm = accelerator.clip_grad_norm_(model.parameters(), training.config.optim.clip or inf)
+                norm = whole(accelerator.clip_grad_norm_(model.parameters(), training.config.optim.clip or inf))
                 skip_unless_finite(optimizer, norm)
                 optimizer.step()
             # Accelerate lets this pass until gradients are synchronised.
             optimizer.zero_grad()
     return StepValues(runtime.read_later(torch.stack([summed_loss.double(), norm.double()])), rate)
+
+
+def whole(norm: torch.Tensor) -> torch.Tensor:
+    """Return a norm as a plain number; that of sharded gradients is still to be summed over the processes."""
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 def skip_unless_finite(optimizer: AcceleratedOptimizer, norm: torch.Tensor) -> None:

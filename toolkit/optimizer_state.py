@@ -21,27 +21,81 @@ def pack_optimizer(
 ) -> tuple[Packed, dict[str, torch.Tensor]]:
     """Return the structure of an optimizer's state and its tensors by name; nothing is copied.
 
+    The structure is the same however the model is spread over processes, which may need more groups than the settings do.
+
     Args:
         optimizer: any.
-        names: the name of every parameter.
+        names: the name of every parameter, in the order of the model.
 
     Raises:
         UserError: the state holds something that is neither a tensor nor plain data.
     """
     tensors: dict[str, torch.Tensor] = {}
     states = {
-        names[parameter]: pack(dict(state), names[parameter], tensors) for parameter, state in optimizer.state.items()
+        name: pack(dict(optimizer.state[parameter]), name, tensors)
+        for parameter, name in names.items()
+        if parameter in optimizer.state
     }
-    groups = [
-        pack({key: value for key, value in group.items() if key != "params"}, f"group {number}", tensors)
-        for number, group in enumerate(optimizer.param_groups)
-    ]
-    return {"states": states, "groups": groups, "names": grouped_names(optimizer, names)}, tensors
+    groups, members = logical_groups(optimizer, names, tensors)
+    return {"states": states, "groups": groups, "names": members}, tensors
+
+
+def logical_groups(
+    optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], tensors: dict[str, torch.Tensor]
+) -> tuple[list[Packed], list[list[str]]]:
+    """Return the settings of each group of an optimizer and the names in it; groups with the same settings are one."""
+    order = {name: number for number, name in enumerate(names.values())}
+    merged: list[tuple[dict[str, Any], list[str]]] = []
+    for group, members in zip(optimizer.param_groups, grouped_names(optimizer, names), strict=True):
+        settings = settings_of(group)
+        # What can't be packed is named by its group.
+        pack(settings, f"group {len(merged)}", {})
+        alike = [held for other, held in merged if are_alike(other, settings)]
+        if alike:
+            alike[0].extend(members)
+        else:
+            merged.append((settings, list(members)))
+    for _, members in merged:
+        members.sort(key=order.__getitem__)
+    merged.sort(key=lambda entry: min((order[name] for name in entry[1]), default=len(order)))
+    groups = [pack(settings, f"group {number}", tensors) for number, (settings, _) in enumerate(merged)]
+    return groups, [members for _, members in merged]
+
+
+def settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a group, among them whether its weights decay, which a decay of 0 does not tell."""
+    settings = {key: value for key, value in group.items() if key != "params"}
+    if "weight_decay" in settings:
+        settings.setdefault("decayed", bool(settings["weight_decay"]))
+    return settings
+
+
+def are_alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Return whether two groups have the same settings; those that keep tensors are each their own."""
+    kept: dict[str, torch.Tensor] = {}
+    packed = [pack(dict(settings), "", kept) for settings in (first, second)]
+    return not kept and bool(packed[0] == packed[1])
 
 
 def grouped_names(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> list[list[str]]:
     """Return the names of the parameters in each group of an optimizer."""
     return [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
+
+
+def regrouped(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], packed: Packed) -> bool:
+    """Return whether parameters that had different settings in a packed state are in one group now, or decay otherwise."""
+    former = {
+        name: settings for settings, members in zip(packed["groups"], packed["names"], strict=True) for name in members
+    }
+    for group, members in zip(optimizer.param_groups, grouped_names(optimizer, names), strict=True):
+        found = [former[name] for name in members]
+        if any(settings != found[0] for settings in found):
+            return True
+        now = settings_of(group)
+        before = unpack(found[0], lambda name: torch.empty(())) if found else now
+        if any(key in before and key in now and before[key] != now[key] for key in ("decayed", "weight_decay")):
+            return True
+    return False
 
 
 def pack(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Packed:
@@ -94,5 +148,9 @@ def restore_optimizer(
     for parameter, name in names.items():
         if name in packed["states"]:
             optimizer.state[parameter] = unpack(packed["states"][name], partial(tensor, like=parameter))
-    for group, saved in zip(optimizer.param_groups, packed["groups"], strict=True):
-        group.update(unpack(saved, partial(tensor, like=torch.empty(()))))
+    group_of = {name: number for number, members in enumerate(packed["names"]) for name in members}
+    for group in optimizer.param_groups:
+        if group["params"]:
+            saved = packed["groups"][group_of[names[group["params"][0]]]]
+            settings = unpack(saved, partial(tensor, like=torch.empty(())))
+            group.update({key: value for key, value in settings.items() if key in group or key != "decayed"})

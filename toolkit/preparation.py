@@ -2,22 +2,28 @@
 
 import os
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
+from accelerate.optimizer import AcceleratedOptimizer
 
+from toolkit.agreement import compare_data, compare_models, digests_of_data
 from toolkit.config import Config
 from toolkit.cut import accumulation
 from toolkit.errors import UserError
 from toolkit.first_batch import active_dropout, batch_norms, check_first_batch
 from toolkit.loading import MicroBatches, MicroBatchSampler, build_loader
-from toolkit.optimizer import build_optimizer
+from toolkit.optimizer import begin_averages, build_optimizer
 from toolkit.order import ShuffledOrder
 from toolkit.randomness import seed_for
 from toolkit.restoring import digest_of_frozen, weights_of
 from toolkit.runtime import Runtime
 from toolkit.schedules import warmup_steps
+from toolkit.sharding import check_units, checkpoint_activations, shard, units
+from toolkit.spreading import whole_weights
 from toolkit.task import JointLoss, Task
+from toolkit.tensor_parallel import split_layers
 from toolkit.training import Training
 
 # On CPU one more pass through a model costs about as much as so many elements of padding; a GPU is kept waiting by small
@@ -36,11 +42,18 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0) -
     Raises:
         UserError: the configuration does not fit the data or the number of processes, or the model can't be trained.
     """
+    # Once per machine: it may mean to read all of the data.
+    reads = runtime.accelerator.is_local_main_process
+    digests = runtime.together(lambda: digests_of_data(task) if reads else {})
+    compare_data(runtime.gather_all, task, digests)
     runtime.together(lambda: check_fit(task, config, runtime))
     order = ShuffledOrder(len(task.train), config.batch.size, config.seed)
     total = config.steps if config.steps is not None else max(1, round((config.epochs or 0) * order.steps_per_epoch))
     model = runtime.together(lambda: build_model(task, config, runtime))
-    optimizer = build_optimizer(config.optim, model)
+    compare_models(runtime.gather_all, model)
+    # Before the weights are spread: here the main process holds all of them.
+    frozen = digest_of_frozen(model) if runtime.is_main else None
+    runtime.together(lambda: spread(model, runtime))
     sampler = MicroBatchSampler(
         order,
         task.train,
@@ -53,21 +66,90 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0) -
         call_cost=CALL_COST_ON_CPU if runtime.device.type == "cpu" and not isinstance(task.loss, JointLoss) else None,
     )
     loader = build_loader(sampler, task, config.seed, order.steps_per_epoch)
-    model, optimizer, loader = runtime.accelerator.prepare(
-        model, optimizer, loader, device_placement=[True, True, False]
-    )
-    mine = next(islice(sampler, runtime.rank, None), None)
+    model, optimizer, loader = prepare_together(model, config, loader, runtime)
+    mine = next(islice(sampler, runtime.data_parallel_rank, None), None)
     if mine is not None:  # None where all steps were done before this start
         batches = MicroBatches(task.train, task, config.seed, order.steps_per_epoch)
         batch = runtime.together(lambda: batches.__getitems__(mine))
         runtime.together(lambda: check_first_batch(task, runtime, model, batch))
-    digests = runtime.on_main(
-        lambda: {"train": task.train.digest(), "evaluate": task.evaluate.digest() if task.evaluate else None}
-    )
-    frozen = digest_of_frozen(runtime.accelerator.unwrap_model(model)) if runtime.is_main else None
+    digests = runtime.on_main(lambda: digests)
     return Training(
         task, config, runtime, model, optimizer, loader, order, total, first_step, data=digests, frozen=frozen
     )
+
+
+def spread(model: torch.nn.Module, runtime: Runtime) -> None:
+    """Do to a model what has to be done before Accelerate prepares it: split its layers and shard it, if that is asked for.
+
+    Raises:
+        UserError: the model can't be spread in the way that the launch configuration asks for.
+    """
+    strategy = runtime.strategy
+    if strategy.checkpoint_activations:
+        checkpoint_activations(model)
+    if strategy.sharded:
+        check_units(model)
+    if strategy.tensor > 1:
+        split_layers(model, runtime.mesh["tp"])
+    if strategy.sharded:
+        shard(model, runtime.sharding_mesh, runtime.accelerator.state.fsdp_plugin)
+
+
+def prepare_together(
+    model: torch.nn.Module, config: Config, loader: Any, runtime: Runtime
+) -> tuple[torch.nn.Module, AcceleratedOptimizer, Any]:
+    """Return model, optimizer and loader as Accelerate prepares them; the optimizer is over the weights as they are spread."""
+    accelerator = runtime.accelerator
+    if runtime.strategy.sharded:
+        # Accelerate takes a sharded model only beside an optimizer, whose parameters it would look up by their addresses in
+        # memory: empty shards all have the same. It gets an empty one, which is thrown away.
+        placeholder = torch.optim.SGD([{"params": []}], lr=0.0)
+        model, placeholder, loader = accelerator.prepare(model, placeholder, loader)
+        accelerator._optimizers.remove(placeholder)
+        optimizer = accelerator.prepare_optimizer(build_optimizer(config.optim, model))
+    else:
+        model, optimizer, loader = accelerator.prepare(
+            model, build_optimizer(config.optim, model), loader, device_placement=[True, True, False]
+        )
+    begin_averages(optimizer.optimizer)
+    return model, optimizer, loader
+
+
+def prepare_for_evaluation(task: Task, config: Config, runtime: Runtime) -> torch.nn.Module:
+    """Build the model, prepared for evaluation alone.
+
+    Raises:
+        UserError: it can't be built, or not be spread as the launch configuration asks for.
+    """
+    model = runtime.together(lambda: build_model(task, config, runtime))
+    runtime.together(lambda: spread(model, runtime))
+    if runtime.strategy.sharded:
+        return model  # as Accelerate would leave it
+    prepared: torch.nn.Module = runtime.accelerator.prepare(model)
+    return prepared
+
+
+def whole_model(training: Training) -> torch.nn.Module | None:
+    """Return the trained model whole, for export: in the main process; None in the others where the model is spread.
+
+    All processes call it together. A spread model is built once more in the main process, as if nothing were to be spread,
+    and given the trained weights.
+    """
+    runtime, task = training.runtime, training.task
+    if not runtime.strategy.spreads:
+        module: torch.nn.Module = runtime.accelerator.unwrap_model(training.model)
+        return module
+    trained = whole_weights(training.model, runtime)
+    if not runtime.is_main:
+        return None
+    model = build_model(task, training.config, runtime)
+    places = model.state_dict(keep_vars=True)
+    filled = {id(places[name]) for name in trained}
+    lacking = [name for name, place in places.items() if id(place) not in filled]
+    if lacking:
+        raise RuntimeError(f"the trained model has nothing for {', '.join(lacking)}")
+    model.load_state_dict(trained, strict=False)
+    return model
 
 
 def build_model(task: Task, config: Config, runtime: Runtime) -> torch.nn.Module:
@@ -97,8 +179,9 @@ def check_fit(task: Task, config: Config, runtime: Runtime) -> None:
     if len(task.train) == 0:
         problems.append("there is no training sample")
     if processes > size:
+        apart = "" if runtime.strategy.tensor == 1 else f" in {processes} groups that see different samples"
         problems.append(
-            f"{processes} processes were started, but the global batch has only {size} sample(s) (batch.size); "
+            f"{runtime.size} processes were started{apart}, but the global batch has only {size} sample(s) (batch.size); "
             "start at most that many processes or enlarge the batch"
         )
     derived = accumulation(size, processes, config.batch.micro)
@@ -124,8 +207,9 @@ def plan(training: Training) -> dict[str, str]:
     held_out = f", {len(task.evaluate):,} for evaluation" if task.evaluate is not None else ", none for evaluation"
     facts = dict(task.facts)
     facts["samples"] = f"{len(task.train):,} for training{held_out}"
+    group = "process(es)" if runtime.strategy.tensor == 1 else f"group(s) of {runtime.strategy.tensor} processes"
     facts["global batch"] = (
-        f"{size} = {processes} process(es) x {fewest} micro-batch(es) of about {size / processes / fewest:.3g}"
+        f"{size} = {processes} {group} x {fewest} micro-batch(es) of about {size / processes / fewest:.3g}"
     )
     if by_length:
         finer = ", and into more where that saves padding" if runtime.device.type == "cpu" else ""
@@ -146,6 +230,10 @@ def plan(training: Training) -> dict[str, str]:
     facts["device"] = f"{runtime.device.type}, mixed precision {runtime.precision}" + (
         f", {runtime.threads} thread(s) per process" if runtime.device.type == "cpu" else ""
     )
+    if runtime.size > 1 or runtime.strategy.spreads:
+        facts["strategy"] = runtime.strategy.description
+    if runtime.strategy.sharded:
+        facts["strategy"] += f", in {units(training.model)} unit(s) that are gathered one after another"
     facts["launch file"] = runtime.launch.description
     dropout = active_dropout(training.model)
     if dropout:
@@ -164,10 +252,13 @@ def checkpoint_facts(training: Training) -> str:
     config = training.config.checkpoint
     size = state_bytes(training)
     every = config.every or training.steps_per_epoch
-    said = (
-        f"every {every:,} steps, {in_bytes(size)} each; the newest {config.keep} and the one with the {config.best} are kept; "
-        f"their copy in the memory of the main process takes {in_bytes(size)} more"
-    )
+    runtime = training.runtime
+    parts = runtime.strategy.shard * runtime.strategy.tensor
+    if parts == 1:
+        copies = f"their copy in the memory of the main process takes {in_bytes(size)} more"
+    else:
+        copies = f"{parts} processes write a part each, whose copy in memory takes about {in_bytes(size // parts)} more"
+    said = f"every {every:,} steps, {in_bytes(size)} each; the newest {config.keep} and the one with the {config.best} are kept; {copies}"
     # torchrun, which `accelerate launch` uses for several processes, kills 30 s after it has sent SIGTERM.
     if config.grace is not None and config.grace > TORCHRUN_GRACE and "TORCHELASTIC_RUN_ID" in os.environ:
         said += f". Warning: checkpoint.grace is {config.grace:g} s, but this launcher kills {TORCHRUN_GRACE:g} s after its SIGTERM"

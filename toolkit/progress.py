@@ -8,7 +8,7 @@ from toolkit.checkpoint import folder_name
 from toolkit.console import Display
 from toolkit.errors import UserError
 from toolkit.ledger import Ledger, LedgerRow
-from toolkit.saving import Saver
+from toolkit.saving import Writer
 
 
 @dataclass
@@ -17,8 +17,8 @@ class Progress:
 
     ledger: Ledger | None = None
     display: Display | None = None
-    saver: Saver | None = None
-    """Writes checkpoints."""
+    saver: Writer | None = None
+    """Writes checkpoints, or this process's part of them."""
     steps: int = 0
     skipped: int = 0
     nonfinite: list[dict[str, Any]] = field(default_factory=list)

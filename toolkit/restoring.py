@@ -1,116 +1,113 @@
 """The state of a run as tensors with names: what goes into a checkpoint, and how it gets back into every process."""
 
 from collections.abc import Mapping
-from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from torch.distributed.tensor import DTensor
 
 from toolkit.errors import UserError
-from toolkit.optimizer_state import grouped_names, pack_optimizer, restore_optimizer
+from toolkit.optimizer_state import grouped_names, pack_optimizer, regrouped, restore_optimizer
+from toolkit.pieces import local_of, piece_of
 from toolkit.resume import Start
 from toolkit.runtime import Runtime
 from toolkit.saving import OPTIMIZER, WEIGHTS, Content
-
-
-def parameter_names(model: torch.nn.Module) -> dict[torch.Tensor, str]:
-    """Return the name of every parameter; one that stands twice in a model has one name."""
-    return {parameter: name for name, parameter in model.named_parameters()}
-
-
-def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return trainable parameters and persistent buffers by name, each tensor once.
-
-    Frozen parameters follow from the configuration: a checkpoint holds only their digest (`digest_of_frozen`).
-
-    Raises:
-        UserError: the model keeps a state that is no tensor.
-    """
-    weights, seen = {}, set()
-    frozen = frozen_parameters(model)
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        # A quantised parameter keeps its scales under names that begin with its own.
-        parts = name.split(".")
-        if any(".".join(parts[:depth]) in frozen for depth in range(1, len(parts) + 1)):
-            continue
-        if not isinstance(tensor, torch.Tensor):
-            raise UserError(
-                f"the model keeps a {type(tensor).__name__} under {name} (get_extra_state), which a checkpoint can't hold; "
-                "make it a tensor"
-            )
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            weights[name] = tensor
-    return weights
-
-
-def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the parameters that are not trained, by every name that they have."""
-    return {name: p for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
-
-
-def digest_of_frozen(model: torch.nn.Module) -> str | None:
-    """Return a hash of the parameters that are not trained, or None if all are. About 1 s for 1 GB."""
-    frozen = frozen_parameters(model)
-    if not frozen:
-        return None
-    state = blake2b(digest_size=16)
-    for name, tensor in frozen.items():
-        state.update(name.encode())
-        content = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
-        state.update(memoryview(content))  # type: ignore[arg-type]  # an array is a buffer
-    return state.hexdigest()
+from toolkit.spreading import Sharing, layout_of
+from toolkit.stored import StoredTensors, file_of, index_entries
+from toolkit.weights import digest_of_frozen as digest_of_frozen
+from toolkit.weights import parameter_names
+from toolkit.weights import weights_of as weights_of
 
 
 def content_of(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int, epoch: float, state: Mapping[str, Any]
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    epoch: float,
+    state: Mapping[str, Any],
+    spread: Runtime | None = None,
 ) -> Content:
-    """Return what a checkpoint holds, nothing copied yet."""
-    packed, tensors = pack_optimizer(optimizer, parameter_names(model))
-    files = {WEIGHTS: weights_of(model), OPTIMIZER: tensors}
-    return Content(epoch, files, {"step": step, "epoch": epoch, **state, "optimizer": packed})
+    """Return what a checkpoint holds, nothing copied yet: all of it, or what this process owns.
+
+    With `spread` every process writes the pieces that it owns, and all of them call this together.
+    """
+    packed, averages = pack_optimizer(optimizer, parameter_names(model))
+    kinds = {WEIGHTS: weights_of(model), OPTIMIZER: averages}
+    state = {"step": step, "epoch": epoch, **state, "optimizer": packed}
+    if spread is None:
+        files = {kind: {name: local_of(tensor) for name, tensor in tensors.items()} for kind, tensors in kinds.items()}
+        return Content(epoch, files, state)
+    return spread_content(kinds, epoch, state, spread)
 
 
-def restore(start: Start, model: torch.nn.Module, optimizer: torch.optim.Optimizer, runtime: Runtime) -> None:
-    """Put the weights and the optimizer's state of a checkpoint into all processes; the main one alone reads files.
+def spread_content(
+    kinds: Mapping[str, Mapping[str, torch.Tensor]], epoch: float, state: Mapping[str, Any], runtime: Runtime
+) -> Content:
+    """Return what this process writes of tensors that are spread over all of them."""
+    both = {f"{kind}/{name}": tensor for kind, tensors in kinds.items() for name, tensor in tensors.items()}
+    together = layout_of(both, runtime)
+    files, pieces = {}, {}
+    for kind, tensors in kinds.items():
+        layout = together.of(f"{kind}/")
+        pieces[kind.removesuffix(".safetensors")] = index_entries(kind, layout, tensors)
+        if runtime.rank in layout.owners:
+            owned = layout.owned(runtime.rank)
+            files[file_of(kind, layout, runtime.rank)] = {name: local_of(tensors[name]) for name in owned}
+    return Content(epoch, files, state, pieces, tuple(together.owners))
+
+
+def restore(
+    start: Start, model: torch.nn.Module, optimizer: torch.optim.Optimizer, runtime: Runtime, frozen: str | None
+) -> None:
+    """Put the weights and the optimizer's state of a checkpoint into all processes; they call it together.
+
+    Of the processes that hold the same piece of a tensor one alone reads it, and no other part of the tensor.
+
+    Args:
+        start: where the run goes on.
+        model: prepared; it may lie in the processes in another way than when the checkpoint was written.
+        optimizer: prepared.
+        runtime: this process.
+        frozen: the digest of the weights that are not trained, in the main process.
 
     Raises:
         UserError: the checkpoint has other tensors than the model.
     """
     assert start.checkpoint is not None
-    reader = TensorReader(start.checkpoint, runtime)
-    weights = weights_of(model)
-    # What is trained before what is frozen: the one decides the other.
-    runtime.on_main(lambda: check_optimizer(start, grouped_names(optimizer, parameter_names(model))))
-    runtime.on_main(lambda: reader.check(WEIGHTS, weights))
-    runtime.on_main(lambda: check_frozen(start, model))
-    with torch.no_grad():
-        for name, place in weights.items():
-            reader.read_into(WEIGHTS, name, place)
-    shapes = runtime.on_main(lambda: reader.shapes(OPTIMIZER))
+    weights, names = weights_of(model), parameter_names(model)
+    with StoredTensors(start.checkpoint) as stored:
+        # What is trained before what is frozen: the one decides the other.
+        runtime.on_main(lambda: check_optimizer(start, optimizer, names))
+        runtime.on_main(lambda: check(stored, weights))
+        runtime.on_main(lambda: check_frozen(start, frozen))
+        # Only who owns something has to see the files.
+        index = runtime.on_main(lambda: stored.index(OPTIMIZER))
+        reader = Reader(stored, Sharing(layout_of(weights, runtime), runtime), runtime)
+        with torch.no_grad():
+            for name, place in weights.items():
+                reader.fill(WEIGHTS, name, place, of=name)
 
-    def tensor(name: str, like: torch.Tensor) -> torch.Tensor:
-        shape, dtype = shapes[name]
-        place = torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
-        if place.shape == like.shape:
-            # Fused optimizers walk through memory: their averages have to lie as the parameter does, transposed or not.
-            place = torch.empty_like(like, dtype=place.dtype, memory_format=torch.preserve_format)
-        reader.read_into(OPTIMIZER, name, place)
-        return place
+        def tensor(name: str, like: torch.Tensor) -> torch.Tensor:
+            entry = index[name]
+            place = torch.empty(entry.shape, dtype=entry.dtype, device=local_of(like).device)
+            # A count is whole everywhere, also beside a weight that is a lone number.
+            if entry.shape == tuple(like.shape) and not name.endswith("/step"):
+                # Fused optimizers walk through memory: their averages have to lie as the parameter does, transposed or not.
+                place = torch.empty_like(like, dtype=entry.dtype, memory_format=torch.preserve_format)
+            with torch.no_grad():
+                reader.fill(OPTIMIZER, name, place.detach(), of=names.get(like))
+            return place
 
-    restore_optimizer(optimizer, parameter_names(model), start.state["optimizer"], tensor)
-    reader.close()
+        restore_optimizer(optimizer, names, start.state["optimizer"], tensor)
 
 
-def check_frozen(start: Start, model: torch.nn.Module) -> None:
+def check_frozen(start: Start, now: str | None) -> None:
     """Hold the weights that are not trained against those that the checkpoint was written beside.
 
     Raises:
         UserError: they are others.
     """
-    before, now = start.state.get("frozen"), digest_of_frozen(model)
+    before = start.state.get("frozen")
     if before != now:
         raise UserError(
             f"the weights that are not trained are not those beside which {start.checkpoint} was written (their digest was "
@@ -118,16 +115,16 @@ def check_frozen(start: Start, model: torch.nn.Module) -> None:
         )
 
 
-def check_optimizer(start: Start, groups: list[list[str]]) -> None:
+def check_optimizer(start: Start, optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> None:
     """Hold the parameters that an optimizer changes against those that it had changed.
 
     Raises:
-        UserError: it has others.
+        UserError: it has others, or treats them in another way.
     """
-    former = start.state["optimizer"]["names"]
-    if groups == former:
-        return
+    former, groups = start.state["optimizer"]["names"], grouped_names(optimizer, names)
     before, now = ({name for group in these for name in group} for these in (former, groups))
+    if before == now and not regrouped(optimizer, names, start.state["optimizer"]):
+        return
     words = [
         f"{label}: {', '.join(sorted(names)[:5])} ({len(names)} in all)"
         for label, names in (("trained then and not now", before - now), ("trained now and not then", now - before))
@@ -140,52 +137,40 @@ def check_optimizer(start: Start, groups: list[list[str]]) -> None:
     )
 
 
-class TensorReader:
-    """Reads tensors of a checkpoint in the main process and gives them to all."""
+class Reader:
+    """Reads tensors of a checkpoint into all processes."""
 
-    def __init__(self, checkpoint: Path, runtime: Runtime) -> None:
-        self.checkpoint = checkpoint
+    def __init__(self, stored: StoredTensors, sharing: Sharing, runtime: Runtime) -> None:
+        self.stored = stored
+        self.sharing = sharing
         self.runtime = runtime
-        self.files: dict[str, Any] = {}
 
-    def open(self, file: str) -> Any:
-        """Return a file of the checkpoint, opened once."""
-        if file not in self.files:
-            self.files[file] = safe_open(self.checkpoint / file, framework="pt", device="cpu").__enter__()  # type: ignore[no-untyped-call]
-        return self.files[file]
+    def fill(self, kind: str, name: str, place: torch.Tensor, of: str | None) -> None:
+        """Fill a tensor in all processes; one that is spread lies as the weight `of` does."""
+        piece, local = piece_of(place), local_of(place)
+        if piece is None or (piece.elements == 0 and place.numel() > 0):
+            return
+        holders = self.sharing.everybody
+        if of is not None and isinstance(place, DTensor):
+            holders = self.sharing.holders(of, piece)
+        if self.runtime.rank == holders[0]:
+            # From the file straight into place where it lies on the host, and by way of one piece where it does not.
+            self.stored.read_into(kind, name, piece, local)
+        self.sharing.share(local, holders)
 
-    def shapes(self, file: str) -> dict[str, tuple[list[int], str]]:
-        """Return shape and type of every tensor in a file."""
-        opened = self.open(file)
-        found = {}
-        for name in opened.keys():  # noqa: SIM118 - it is no mapping
-            tensor = opened.get_tensor(name)
-            found[name] = (list(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-        return found
 
-    def check(self, file: str, expected: Mapping[str, torch.Tensor]) -> None:
-        """Hold names, shapes and types against the model.
+def check(stored: StoredTensors, expected: Mapping[str, torch.Tensor]) -> None:
+    """Hold names, shapes and types of the weights in a checkpoint against the model.
 
-        Raises:
-            UserError: they differ.
-        """
-        found = self.shapes(file)
-        wanted = {name: (list(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in expected.items()}
-        different = [name for name in dict.fromkeys([*wanted, *found]) if wanted.get(name) != found.get(name)]
-        if different:
-            shown = "; ".join(f"{name} was {found.get(name)} and is now {wanted.get(name)}" for name in different[:5])
-            raise UserError(
-                f"the model is not the one that {self.checkpoint} was written for: {len(different)} tensor(s) differ: {shown}. "
-                "Give the former recipe and settings, or start a new run with --output"
-            )
-
-    def read_into(self, file: str, name: str, place: torch.Tensor) -> None:
-        """Fill a tensor in all processes."""
-        if self.runtime.is_main:
-            place.copy_(self.open(file).get_tensor(name))
-        self.runtime.share(place)
-
-    def close(self) -> None:
-        """Close the files."""
-        for opened in self.files.values():
-            opened.__exit__(None, None, None)
+    Raises:
+        UserError: they differ.
+    """
+    found = {name: entry.words for name, entry in stored.index(WEIGHTS).items()}
+    wanted = {name: (list(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in expected.items()}
+    different = [name for name in dict.fromkeys([*wanted, *found]) if wanted.get(name) != found.get(name)]
+    if different:
+        shown = "; ".join(f"{name} was {found.get(name)} and is now {wanted.get(name)}" for name in different[:5])
+        raise UserError(
+            f"the model is not the one that {stored.checkpoint} was written for: {len(different)} tensor(s) differ: {shown}. "
+            "Give the former recipe and settings, or start a new run with --output"
+        )

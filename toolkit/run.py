@@ -6,11 +6,11 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from toolkit import pipes
 from toolkit.config import Config
@@ -100,7 +100,8 @@ def next_command(config: Config | None) -> str:
 def stays_stopped(config: Config) -> int | None:
     """Return the code to end with if an agent started this process again after the run had been asked to stop.
 
-    The agent knows only that its processes ended with a code that is not 0, and goes on until no restart is left.
+    The agent knows only that its processes ended with a code that is not 0, and goes on until no restart is left. On several
+    machines process 0, which finds the run folder, tells the others.
     """
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         return None
@@ -108,9 +109,24 @@ def stays_stopped(config: Config) -> int | None:
     from toolkit.run_folder import read_record
 
     record = read_record(Path(str(config.output)))
-    if record.get("agent") is None or record["agent"] != agent():
+    if record.get("agent") is None or record["agent"] != agent() or machines_changed(record):
         return None
-    return {"preempted": STOPPED, "failed": DEFECT}.get(str(record.get("status")))
+    code = {"preempted": STOPPED, "failed": DEFECT}.get(str(record.get("status")))
+    size = os.environ.get("WORLD_SIZE", "1")
+    if code is None or size == os.environ.get("LOCAL_WORLD_SIZE", size):
+        return code
+    if not is_main_process():
+        return None
+    from toolkit.meeting import dismiss
+
+    return dismiss(code, config.timeout.meeting)
+
+
+def machines_changed(record: Mapping[str, Any]) -> bool:
+    """Return whether the run stopped because a machine was taken away or came: agents tell their processes of both by SIGTERM."""
+    started = record.get("topology") or [{}]
+    grown_or_shrunk = str(started[-1].get("processes")) != os.environ.get("WORLD_SIZE", "1")
+    return grown_or_shrunk and record.get("status") == "preempted" and "SIGTERM" in str(record.get("reason"))
 
 
 def settings_of(

@@ -60,6 +60,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def lock_file(self) -> Path:
+        """Locked by the process that works here."""
+        return self.path / "run.lock"
+
+    @property
     def stop_file(self) -> Path:
         """A file that asks the run to stop, whoever makes it."""
         return self.path / "STOP"
@@ -88,7 +93,7 @@ class RunFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self.lock = (self.path / "run.lock").open("a", encoding="utf-8")
+            self.lock = self.lock_file.open("a", encoding="utf-8")
         except OSError as error:
             reason = "it is a file" if self.path.is_file() else error.strerror
             raise UserError(

@@ -12,13 +12,16 @@ import torch
 import torch.distributed
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin, send_to_device
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from toolkit.activity import Activity
+from toolkit.agreement import compare_starts
 from toolkit.config import Config
 from toolkit.errors import SharedUserError, UserError
 from toolkit.launch import Launch, read_launch, unsupported
-from toolkit.restarts import meeting_place
+from toolkit.meeting import meet, meeting_place
 from toolkit.stopping import StopRequests
+from toolkit.strategy import Strategy, read_strategy, shown_to_accelerate
 from toolkit.tally import Tally
 from toolkit.task import Batch
 from toolkit.watch import Watch, start_watch
@@ -44,6 +47,8 @@ class Runtime:
     """What this process knows of requests to stop."""
     watch: Watch
     """Ends this process when another one died or hangs."""
+    strategy: Strategy = Strategy()
+    """How the model is spread over the processes."""
 
     @property
     def device(self) -> torch.device:
@@ -61,9 +66,36 @@ class Runtime:
         return int(self.accelerator.process_index)
 
     @property
-    def data_parallel_size(self) -> int:
-        """Processes that see different samples."""
+    def size(self) -> int:
+        """Processes in all."""
         return int(self.accelerator.num_processes)
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Processes that see different samples: those that hold one copy of the model together see the same ones."""
+        return self.size // self.strategy.tensor
+
+    @property
+    def data_parallel_rank(self) -> int:
+        """The number of this process among those that see different samples; tensor-parallel ones have the same."""
+        return self.rank // self.strategy.tensor
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether what this process sees counts: of those that see the same samples one does."""
+        return self.rank % self.strategy.tensor == 0
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """The mesh of the processes, where the strategy has more than one dimension or splits layers."""
+        return cast(DeviceMesh, self.accelerator.torch_device_mesh)
+
+    @property
+    def sharding_mesh(self) -> DeviceMesh:
+        """The part of the mesh that weights are sharded over, and before it the one that copies are kept over, if any."""
+        if self.accelerator.torch_device_mesh is None:
+            return init_device_mesh(self.device.type, (self.size,), mesh_dim_names=("dp_shard",))
+        return self.mesh["dp_replicate", "dp_shard"] if self.strategy.replicate > 1 else self.mesh["dp_shard"]
 
     @property
     def precision(self) -> str:
@@ -89,16 +121,21 @@ class Runtime:
 
     def agree(self, mine: Tally) -> Tally:
         """Return the sum of the tallies of all processes: the one small all-reduce of a step, on the host."""
-        vector = torch.tensor(mine.vector(), dtype=torch.float64)
+        counted = mine if self.is_counted else Tally(stop=mine.stop, trouble=mine.trouble)
+        vector = torch.tensor(counted.vector(), dtype=torch.float64)
         if self.control is not None:
             torch.distributed.all_reduce(vector, group=self.control)
         return Tally.of_sum(vector.tolist())
+
+    def any_of(self, mine: bool) -> bool:
+        """Return whether it is so in any process."""
+        return self.agree(Tally(trouble=int(mine))).trouble > 0
 
     def gather(self, mine: Any) -> list[Any]:
         """Return the values of all processes, by rank, in the main process; an empty list in the others."""
         if self.control is None:
             return [mine]
-        values: list[Any] | None = [None] * self.data_parallel_size if self.is_main else None
+        values: list[Any] | None = [None] * self.size if self.is_main else None
         torch.distributed.gather_object(mine, values, dst=0, group=self.control)
         return values or []
 
@@ -106,27 +143,34 @@ class Runtime:
         """Return the values of all processes, by rank, in every process; over the host."""
         if self.control is None:
             return [mine]
-        values: list[Any] = [None] * self.data_parallel_size
+        values: list[Any] = [None] * self.size
         torch.distributed.all_gather_object(values, mine, group=self.control)
         return values
 
+    def counted(self, values: list[Result]) -> list[Result]:
+        """Return of the values of all processes those of the ones that see different samples."""
+        return values[:: self.strategy.tensor]
+
     def gather_rows(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
-        """Return the rows of all processes, one after another; `counts` says how many each has. No gradient flows through."""
+        """Return the rows of all that see different samples, one after another; `counts` says how many each has.
+
+        No gradient flows through.
+        """
         if self.control is None:
             return rows
         # Tensors that are gathered have to be of one size.
         padded = rows.new_zeros((max(counts), *rows.shape[1:]))
         padded[: len(rows)] = rows
-        parts = [torch.empty_like(padded) for _ in counts]
+        parts = [torch.empty_like(padded) for _ in range(self.size)]
         torch.distributed.all_gather(parts, padded)
-        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+        return torch.cat([part[:count] for part, count in zip(self.counted(parts), counts, strict=True)])
 
     def together(self, work: Callable[[], Result]) -> Result:
         """Run something in every process, and fail in all of them if it fails in one, so that none is left waiting."""
         outcome = attempt(work)
         failures: list[Failure | None] = [outcome.failure]
         if self.control is not None:
-            failures *= self.data_parallel_size
+            failures *= self.size
             torch.distributed.all_gather_object(failures, outcome.failure, group=self.control)
         if outcome.error is not None and not isinstance(outcome.error, UserError):
             raise outcome.error
@@ -203,7 +247,9 @@ def start_runtime(config: Config) -> Runtime:
     launch = read_launch()
     on_cpu = launch.use_cpu is True or not torch.accelerator.is_available()
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    problems = [*unsupported(), *contradictions(launch, on_cpu, world_size)]
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+    strategy, unfit = read_strategy(world_size, precision)
+    problems = [*unsupported(), *contradictions(launch, on_cpu, world_size), *unfit]
     if problems:
         raise UserError(*problems)
     local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
@@ -212,25 +258,40 @@ def start_runtime(config: Config) -> Runtime:
         # A launcher sets OMP_NUM_THREADS=1, which is no choice of the user's and would leave cores idle.
         os.environ["OMP_NUM_THREADS"] = str(threads)
         torch.set_num_threads(threads)
-    accelerator = Accelerator(
-        cpu=on_cpu,
-        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1, sync_with_dataloader=False),
-        dataloader_config=DataLoaderConfiguration(even_batches=False),
-        step_scheduler_with_optimizer=False,
-        kwargs_handlers=meeting_place(on_cpu),
-    )
+    meeting = meet(config.timeout.meeting)
+    compare_starts(meeting, config, on_cpu)
+    handlers = meeting_place(meeting, on_cpu)
+    with shown_to_accelerate(strategy, on_cpu, precision, handlers) as spread:
+        accelerator = Accelerator(
+            cpu=on_cpu,
+            gradient_accumulation_plugin=GradientAccumulationPlugin(
+                num_steps=1, sync_with_dataloader=False, sync_each_batch=config.batch.reduce_each
+            ),
+            dataloader_config=DataLoaderConfiguration(even_batches=False),
+            step_scheduler_with_optimizer=False,
+            kwargs_handlers=handlers,
+            **spread,
+        )
     if accelerator.num_processes != world_size:
         raise UserError(
             f"WORLD_SIZE is {world_size}, but Accelerate sees {accelerator.num_processes} process(es): they would train apart. "
             "Start them with `accelerate launch` and a file of accelerate_configs/, or unset WORLD_SIZE and RANK"
         )
+    if strategy.sharded != bool(accelerator.is_fsdp2):
+        raise UserError(
+            f"the launch configuration asks for {strategy.description}, but Accelerate would train {accelerator.distributed_type.value}; "
+            "start the processes with `accelerate launch` and a file of accelerate_configs/"
+        )
+    if strategy.tensor > 1:
+        # Accelerate 1.15 imports a class here that Transformers 5.23 no longer has; the model's plan is applied in `prepare`.
+        accelerator._prepare_tp = lambda *prepared: prepared
     doing, stop = Activity(), StopRequests(config.checkpoint.grace)
     if accelerator.num_processes == 1:
-        return Runtime(accelerator, launch, threads, None, doing, stop, Watch())
+        return Runtime(accelerator, launch, threads, None, doing, stop, Watch(), strategy)
     control = torch.distributed.new_group(backend="gloo", timeout=FOR_EVER)
     watch = start_watch(accelerator.process_index, accelerator.num_processes, control, doing, config.timeout)
     watch.stopping = lambda: stop.reason is not None
-    return Runtime(accelerator, launch, threads, control, doing, stop, watch)
+    return Runtime(accelerator, launch, threads, control, doing, stop, watch, strategy)
 
 
 def usable_cores() -> int:
@@ -242,6 +303,12 @@ def contradictions(launch: Launch, on_cpu: bool, world_size: int) -> list[str]:
     """Return a sentence for everything that was asked of the launcher and is not so."""
     problems = []
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+    # There torch finds no GPU any more: the run would go on, on the CPU.
+    if launch.use_cpu is not True and torch.cuda._is_in_bad_fork():
+        problems.append(
+            "this process was forked from one that had used CUDA already, such as a notebook, and CUDA does not work in such a copy; start "
+            "the processes from the notebook with toolkit.notebook.launch, or in a terminal with `accelerate launch`"
+        )
     if launch.use_cpu is False and on_cpu:
         problems.append(
             f"the launch configuration ({launch.description}) asks for an accelerator, but torch finds none on this machine; "

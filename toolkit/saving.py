@@ -1,24 +1,43 @@
 """Checkpoints in the background: training stands still for a copy in memory, and a thread writes it while training goes on.
 
-Only the main process writes. Its thread touches neither a device nor a process group.
+Where the main process holds the whole state it alone writes. Where the state is spread each process writes what it owns, and
+the main one seals when all have. The threads touch neither a device nor a process group.
 """
 
+import shutil
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 
-from toolkit.checkpoint import remove_leftovers, retire, sealed_folders, step_of, write_checkpoint
+from toolkit.checkpoint import (
+    SealedFile,
+    partial_folder,
+    remove_leftovers,
+    retire,
+    sealed_folders,
+    step_of,
+    write_checkpoint,
+    write_flushed,
+)
 from toolkit.errors import UserError
+from toolkit.exchange import Exchange
 from toolkit.ledger import Ledger, LedgerEnd
 from toolkit.run_folder import RunFolder
 from toolkit.snapshot import Snapshot
+from toolkit.stored import OPTIMIZER as OPTIMIZER
+from toolkit.stored import PIECES, index_as_json
+from toolkit.stored import WEIGHTS as WEIGHTS
 
-WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
+Write = Callable[[Path], tuple[int, str]]
+Others = Callable[[Path], Mapping[str, SealedFile]]
 
 
 @dataclass(frozen=True)
@@ -28,32 +47,37 @@ class Content:
     epoch: float
     """Passes over the training data done."""
     tensors: Mapping[str, Mapping[str, torch.Tensor]]
-    """For each file the tensors in it, by name."""
+    """For each file that this process writes the tensors in it, by name."""
     state: Mapping[str, Any]
     """Everything that is no tensor, as JSON."""
+    pieces: Mapping[str, Mapping[str, Any]] | None = None
+    """Where each piece of each tensor lies, if they are spread over processes."""
+    owners: tuple[int, ...] = ()
+    """The ranks that write pieces of tensors, if they are spread."""
 
 
-class Saver:
-    """Writes the checkpoints of a run, one at a time."""
+class Writer(ABC):
+    """Writes checkpoints, or this process's part of them, one at a time."""
 
-    def __init__(self, folder: RunFolder, ledger: Ledger, keep: int, pinned: bool = False) -> None:
+    def __init__(self, folder: RunFolder, pinned: bool = False) -> None:
         self.folder = folder
-        self.ledger = ledger
-        self.keep = keep
         self.pinned = pinned
         self.snapshots: dict[str, Snapshot] = {}
         self.thread: threading.Thread | None = None
-        self.previous: str | None = None
-        """The seal of the newest checkpoint, of this run or the one that it goes on from."""
-        self.newest: int | None = None
-        """The step of the newest sealed checkpoint."""
         self.begun: int | None = None
         """The step of the checkpoint that was begun last."""
+        self.newest: int | None = None
+        """The step of the newest sealed checkpoint, in the main process."""
         self.best: int | None = None
         """The step of the best evaluation, whose checkpoint is never deleted."""
         self.failure: Exception | None = None
         self.stood_still = 0.0
         """Seconds for which training stood still since this was last asked."""
+
+    @property
+    @abstractmethod
+    def is_shared(self) -> bool:
+        """Whether each process writes a part, so that all of them save together."""
 
     def save(self, step: int, collect: Callable[[], Content]) -> None:
         """Copy what `collect` returns and have it written; waits for the checkpoint before, if that is still being written.
@@ -66,34 +90,130 @@ class Saver:
             self.begun = step
             try:
                 content = collect()
+                self.snapshots = {name: self.snapshots.get(name) or Snapshot(self.pinned) for name in content.tensors}
                 for name, tensors in content.tensors.items():
-                    self.snapshots.setdefault(name, Snapshot(self.pinned)).take(tensors)
+                    self.snapshots[name].take(tensors)
                 if self.pinned:
                     torch.cuda.synchronize()
-                # Not a daemon: where the run ends by an error meanwhile, Python waits until the checkpoint is sealed.
-                self.thread = threading.Thread(
-                    target=self.write, args=(step, content.epoch, content.state, self.ledger.end, self.best)
-                )
-                self.thread.start()
+                self.begin(step, content)
             except UserError as error:
                 self.failure = error
         self.stood_still += perf_counter() - started
 
-    def write(self, step: int, epoch: float, state: Mapping[str, Any], ledger: LedgerEnd, best: int | None) -> None:
+    @abstractmethod
+    def begin(self, step: int, content: Content) -> None:
+        """Start the thread that writes what was copied."""
+
+    def start(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do some work in a thread."""
+        # Not a daemon: where the run ends by an error meanwhile, Python waits until the checkpoint is sealed.
+        self.thread = threading.Thread(target=work, args=arguments)
+        self.thread.start()
+
+    def wait(self) -> None:
+        """Wait until nothing is being written."""
+        if self.thread is not None:
+            started = perf_counter()
+            self.thread.join()
+            self.thread = None
+            self.stood_still += perf_counter() - started
+
+    def take_time(self) -> float:
+        """Return the seconds for which training stood still since the last call."""
+        seconds, self.stood_still = self.stood_still, 0.0
+        return seconds
+
+
+class PartWriter(Writer):
+    """Writes the part of a process that is not the main one. What fails is told to the main process, whose failure it is."""
+
+    def __init__(self, folder: RunFolder, exchange: Exchange, pinned: bool = False) -> None:
+        super().__init__(folder, pinned)
+        self.exchange = exchange
+
+    @property
+    def is_shared(self) -> bool:
+        """It is."""
+        return True
+
+    def begin(self, step: int, content: Content) -> None:
+        """Start the thread, if this process owns anything."""
+        if self.exchange.rank in content.owners:
+            self.start(self.write, step)
+
+    def write(self, step: int) -> None:
+        """Write the snapshots beside those of the others, and tell the main process."""
+        # Where that one is gone nobody is left to be told.
+        with suppress(RuntimeError):
+            try:
+                beside = partial_folder(self.folder.checkpoints, step)
+                beside.mkdir(parents=True, exist_ok=True)
+                files = {name: SealedFile(*taken.write(beside / name)) for name, taken in self.snapshots.items()}
+            except Exception as error:
+                self.exchange.tell_failure(step, error)
+            else:
+                self.exchange.tell(step, files)
+
+
+class Saver(Writer):
+    """Writes the checkpoints of a run in the main process, and seals them."""
+
+    def __init__(
+        self, folder: RunFolder, ledger: Ledger, keep: int, pinned: bool = False, exchange: Exchange | None = None
+    ) -> None:
+        """With an `exchange` the others write their parts."""
+        super().__init__(folder, pinned)
+        self.ledger = ledger
+        self.keep = keep
+        self.exchange = exchange
+        self.previous: str | None = None
+        """The seal of the newest checkpoint, of this run or the one that it goes on from."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the others write parts."""
+        return self.exchange is not None
+
+    def begin(self, step: int, content: Content) -> None:
+        """Start the thread."""
+        # The tensors go on being trained: the thread has no business with them.
+        self.start(self.write, step, replace(content, tensors={}), self.ledger.end, self.best)
+
+    def write(self, step: int, content: Content, ledger: LedgerEnd, best: int | None) -> None:
         """Write a checkpoint from the snapshots, and then let go of an old one; not of the best that this one knows of."""
         doing = f"the checkpoint of step {step:,} can't be written to {self.folder.checkpoints}"
+        others: list[Others] = []
+        if self.exchange is not None:
+            ranks = [rank for rank in content.owners if rank != self.exchange.rank]
+            others = [partial(self.exchange.gather, step, ranks)]
         try:
-            self.ledger.bring_to_disk()
-            files = {name: snapshot.write for name, snapshot in self.snapshots.items()}
-            manifest = write_checkpoint(self.folder.checkpoints, step, files, state, ledger, self.previous)
+            try:
+                self.ledger.bring_to_disk()
+            except OSError:
+                self.discard(step, others)
+                raise
+            files: dict[str, Write] = {name: snapshot.write for name, snapshot in self.snapshots.items()}
+            if content.pieces is not None:
+                files[PIECES] = partial(write_index, content.pieces)
+            manifest = write_checkpoint(
+                self.folder.checkpoints, step, files, content.state, ledger, self.previous, *others
+            )
             self.previous, self.newest = manifest.seal, step
             doing = f"{self.folder.path} can't be kept up to date"
-            self.folder.update(step=step, epoch=epoch)
+            self.folder.update(step=step, epoch=content.epoch)
             self.retire(best)
         except OSError as error:
             self.failure = UserError(self.told(doing, error))
         except Exception as error:
             self.failure = error
+
+    def discard(self, step: int, others: list[Others]) -> None:
+        """Delete what the others write of a checkpoint that will not be."""
+        beside = partial_folder(self.folder.checkpoints, step)
+        for wait in others:
+            with suppress(OSError, RuntimeError):
+                wait(beside)
+        shutil.rmtree(beside, ignore_errors=True)
 
     def retire(self, best: int | None) -> None:
         """Delete what is neither among the newest nor the best."""
@@ -108,22 +228,15 @@ class Saver:
         )
         return f"{doing} ({error.strerror or error}); {left}. Make room or repair the folder, then start the same command again"
 
-    def wait(self) -> None:
-        """Wait until no checkpoint is being written."""
-        if self.thread is not None:
-            started = perf_counter()
-            self.thread.join()
-            self.thread = None
-            self.stood_still += perf_counter() - started
-
-    def take_time(self) -> float:
-        """Return the seconds for which training stood still since the last call."""
-        seconds, self.stood_still = self.stood_still, 0.0
-        return seconds
-
     def tidy(self) -> None:
         """Delete what a process left that died while it wrote."""
         remove_leftovers(self.folder.checkpoints)
+
+
+def write_index(pieces: Mapping[str, Mapping[str, Any]], path: Path) -> tuple[int, str]:
+    """Write where each piece of each tensor lies, and return size and SHA-256 of the file."""
+    sealed = write_flushed(path, index_as_json(pieces))
+    return sealed.bytes, sealed.sha256
 
 
 def newest_name(folder: Path) -> str | None:

@@ -10,27 +10,32 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from toolkit import pipes
 from toolkit.checkpoint import digest_of_file
 from toolkit.config import Config
 from toolkit.console import Display, Voice, clock
 from toolkit.errors import DEFECT, STOPPED, USER_CAN_FIX, Preempted, UserError
 from toolkit.evaluation import Evaluation
+from toolkit.exchange import Exchange
 from toolkit.former import bring_ledger, make_way
 from toolkit.launch import agent
 from toolkit.ledger import Ledger
 from toolkit.loop import train
-from toolkit.preparation import plan, prepare
+from toolkit.preparation import plan, prepare, whole_model
 from toolkit.progress import Progress
 from toolkit.restoring import restore
 from toolkit.resume import Start, check_data, choose_start
 from toolkit.run_folder import RunFolder, now, told_if_refused, versions, write_whole
 from toolkit.runtime import Runtime
-from toolkit.saving import Saver, newest_name
+from toolkit.saving import PartWriter, Saver, newest_name
 from toolkit.settings_file import to_yaml
+from toolkit.spreading import check_folder_is_shared, layout_of
 from toolkit.task import Task
 from toolkit.training import Training, take_state
 from toolkit.watch import Verdict
+from toolkit.weights import weights_of
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
@@ -83,10 +88,11 @@ class Session:
         runtime.doing("preparing the model", patient=True)
         training = prepare(task, config, runtime, start.step)
         progress = self.progress = Progress(steps=start.step)
+        module = runtime.accelerator.unwrap_model(training.model)
+        check_folder_is_shared(folder, module, runtime)
         if start.checkpoint is not None:
             runtime.on_main(lambda: check_data(start, training.data))
-            module = runtime.accelerator.unwrap_model(training.model)
-            restore(start, module, training.optimizer.optimizer, runtime)
+            restore(start, module, training.optimizer.optimizer, runtime, training.frozen)
             take_state(training, progress, dict(start.state))
         facts = {**runtime.together(lambda: plan(training)), "run folder": str(folder.path)}
         for remark in start.remarks:
@@ -101,10 +107,11 @@ class Session:
         evaluation = self.train_and_record(training, start, progress, voice)
         runtime.doing("writing the model", patient=True)
         result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path, evaluation.examples)
+        trained = whole_model(training) if task.export is not None else None
 
         def finish() -> None:
             with told_if_refused(folder.path):
-                self.finish(training, result, progress)
+                self.finish(training, trained, result, progress)
 
         runtime.on_main(finish)
         voice.say(
@@ -133,7 +140,8 @@ class Session:
         """Write the run.json of a run that is under way."""
         folder, runtime = self.folder, self.runtime
         topology = {
-            "processes": runtime.data_parallel_size,
+            "processes": runtime.size,
+            "strategy": runtime.strategy.description,
             "device": runtime.device.type,
             "precision": runtime.precision,
             "threads": runtime.threads,
@@ -168,11 +176,23 @@ class Session:
         )
 
     def train_and_record(self, training: Training, start: Start, progress: Progress, voice: Voice) -> Evaluation:
-        """Train, with ledger, checkpoints and display in the main process."""
-        if not self.runtime.is_main:
-            return train(training, progress)
+        """Train, with ledger, checkpoints and display in the main process; where the state is spread, all write checkpoints."""
+        runtime = self.runtime
+        module = runtime.accelerator.unwrap_model(training.model)
+        pinned = runtime.device.type == "cuda"
+        exchange = None
+        if runtime.watch.store is not None and not layout_of(weights_of(module), runtime).is_whole:
+            exchange = Exchange(runtime.rank, runtime.watch.store)
+        if not runtime.is_main:
+            if exchange is None:
+                return train(training, progress)
+            progress.saver = PartWriter(self.folder, exchange, pinned)
+            try:
+                return train(training, progress)
+            finally:
+                progress.saver.wait()
         ledger = Ledger(self.folder.ledger_file, start.ledger)
-        saver = Saver(self.folder, ledger, training.config.checkpoint.keep, pinned=self.runtime.device.type == "cuda")
+        saver = Saver(self.folder, ledger, training.config.checkpoint.keep, pinned, exchange)
         saver.tidy()
         saver.previous = start.seal
         if start.checkpoint is not None and start.checkpoint.resolve().parent == self.folder.checkpoints.resolve():
@@ -187,15 +207,14 @@ class Session:
             saver.wait()
             ledger.close()
 
-    def finish(self, training: Training, result: Result, progress: Progress) -> None:
-        """Write the model and close the record, in this order: a run that says finished has its model."""
+    def finish(self, training: Training, trained: torch.nn.Module | None, result: Result, progress: Progress) -> None:
+        """Write the trained model and close the record, in this order: a run that says finished has its model."""
         progress.finish_writing()
         assert progress.ledger is not None
-        assert progress.saver is not None
+        assert isinstance(progress.saver, Saver)
         progress.saver.retire(progress.saver.best)
         export = training.task.export
-        if export is not None:
-            module = self.runtime.accelerator.unwrap_model(training.model)
+        if export is not None and trained is not None:
             card = {
                 "config": training.config,
                 "metrics": result.metrics,
@@ -204,7 +223,7 @@ class Session:
                 "facts": training.task.facts,
                 "command": shlex.join(["python", *sys.argv]),
             }
-            self.folder.write_model(lambda path: export(module, path, card))
+            self.folder.write_model(lambda path: export(trained, path, card))
         if result.examples:
             lines = "".join(
                 json.dumps(example, ensure_ascii=False, default=as_plain) + "\n" for example in result.examples

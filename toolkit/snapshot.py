@@ -6,7 +6,7 @@ content of the file, so that the thread that writes it only has to hash and writ
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 
@@ -61,12 +61,7 @@ class Snapshot:
 
     def lay_out(self, layout: Layout) -> None:
         """Write the head of the file and find a place for each tensor behind it."""
-        unknown = [f"{name} ({dtype})" for name, dtype, _ in layout if dtype not in DTYPES]
-        if unknown:
-            raise UserError(
-                f"a checkpoint can't hold tensors of these types: {', '.join(unknown)}; use one of "
-                f"{', '.join(sorted(str(dtype).removeprefix('torch.') for dtype in DTYPES))}"
-            )
+        check_types((name, dtype) for name, dtype, _ in layout)
         # The widest first: every tensor then begins at a multiple of its element's size. In any other order than that of
         # their names, equal states would not be equal files.
         widest_first = sorted(layout, key=lambda entry: (-entry[1].itemsize, entry[0]))
@@ -102,3 +97,17 @@ class Snapshot:
                     written += file.write(chunk[written:])
             os.fsync(file.fileno())
         return len(content), digest.hexdigest()
+
+
+def check_types(types: Iterable[tuple[str, torch.dtype]]) -> None:
+    """Refuse types that the file format does not know, by the names of their tensors.
+
+    Raises:
+        UserError: there are such.
+    """
+    unknown = [f"{name} ({dtype})" for name, dtype in types if dtype not in DTYPES]
+    if unknown:
+        raise UserError(
+            f"a checkpoint can't hold tensors of these types: {', '.join(unknown)}; use one of "
+            f"{', '.join(sorted(str(dtype).removeprefix('torch.') for dtype in DTYPES))}"
+        )

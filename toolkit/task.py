@@ -114,6 +114,8 @@ class Task:
     show: Callable[[int, Any, Any], Mapping[str, Any]] | None = None
     """Returns what a reader sees of an evaluated sample, for predictions.jsonl: given its id (with `finish`: the number of the
     item), its prediction and its reference; texts, numbers and lists by name."""
+    decode: Callable[[Sequence[int]], str] | None = None
+    """Returns the text of the ids of some tokens, so that notebooks can show a batch; None where samples are no tokens."""
     export: Callable[[torch.nn.Module, Path, Mapping[str, Any]], None] | None = None
     """Writes the trained module into a folder, which does not exist yet; the mapping holds the results, for a model card."""
     files: Sequence[Path] = ()

@@ -95,7 +95,7 @@ def state_of(training: Training, progress: Progress) -> dict[str, Any]:
         "best": vars(standing.best) if standing.best else None,
         "scaler": accelerator.scaler.state_dict() if accelerator.scaler is not None else None,
         "precision": training.runtime.precision,
-        "processes": training.runtime.data_parallel_size,
+        "processes": training.runtime.size,
         "data": training.data,
         "frozen": training.frozen,
     }

@@ -11,7 +11,7 @@ from toolkit.console import Voice
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluation import evaluate
 from toolkit.launch import launched
-from toolkit.preparation import build_model
+from toolkit.preparation import prepare_for_evaluation
 from toolkit.resume import different_numbers, listed
 from toolkit.run_folder import RunFolder
 from toolkit.runtime import Runtime, start_runtime
@@ -23,14 +23,16 @@ from toolkit.task import Task
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
-def carry_out(config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe: str) -> Result:
-    """Carry out a run, together with all other processes of it.
+def carry_out(
+    config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe: str, runtime: Runtime | None = None
+) -> Result:
+    """Carry out a run, together with all other processes of it; its runtime is started here unless there is one.
 
     Raises:
         UserError: something that the user can fix, told in every process.
         Preempted: the run stopped on request, in every process.
     """
-    runtime = start_runtime(config)
+    runtime = runtime or start_runtime(config)
     voice = Voice(runtime.is_main)
     try:
         if config.evaluate.only:
@@ -42,7 +44,7 @@ def carry_out(config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe
         raise
     except UserError as error:
         # The other processes are elsewhere: to wait for them in `close` would be to hang.
-        if runtime.data_parallel_size > 1:
+        if runtime.size > 1:
             end_undisturbed()
             runtime.watch.give_up("; ".join(error.problems), code=2)
             raise LoneUserError(*(f"process {runtime.rank}: {problem}" for problem in error.problems)) from None
@@ -50,7 +52,7 @@ def carry_out(config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe
         raise
     except Exception as error:
         runtime.watch.explain(error)
-        if runtime.data_parallel_size > 1:
+        if runtime.size > 1:
             end_undisturbed()
         runtime.watch.give_up(f"{type(error).__name__}: {error}", code=1)
         raise
@@ -158,7 +160,7 @@ def evaluate_saved(
     if task.evaluate is None:
         raise SharedUserError("evaluate.only has nothing to evaluate on: the task has no evaluation data")
     # No optimizer and no training batch: what does not fit the training is of no concern here.
-    model = runtime.accelerator.prepare(runtime.together(lambda: build_model(task, chosen, runtime)))
+    model = prepare_for_evaluation(task, chosen, runtime)
     voice.facts(f"{recipe}: evaluation only", {**task.facts, "samples": f"{len(task.evaluate):,}"})
     evaluation = evaluate(task, chosen, runtime, model, last=True)
     assert evaluation is not None  # nobody listens to requests to stop here

@@ -99,6 +99,7 @@ def seq2seq_task(config: Seq2SeqConfig, data: TextPairs, corpus: Callable[[], "S
         finish=finish,
         metrics=purpose.metrics,
         show=show,
+        decode=tokens.decode,
         export=export(tokens, data, purpose),
         files=pairs.files,
         workers=data.workers,

@@ -1,0 +1,91 @@
+"""Sharded and split models: one run that passes through every strategy has the numbers of an undisturbed one in one process."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launching import ROOT, TINY, launch, python
+from safetensors.torch import load_file
+from torch import cat
+
+CONFIGS = ROOT / "accelerate_configs"
+# 45 samples in batches of 8: six steps an epoch, the last of five samples.
+SETTINGS = ("--epochs", "5", "--evaluate.every", "10", "--threads", "1", "--checkpoint.keep", "9")
+# Launch file, processes, micro-batch, and the steps after which it is asked to stop.
+PASSAGE: list[tuple[str, int, int | None, int | None]] = [
+    ("cpu_fsdp2", 2, 3, 8),
+    ("cpu_fsdp2_hybrid", 4, None, 5),
+    ("cpu", 2, 2, 4),
+    ("cpu_tensor", 2, 3, 5),
+    ("cpu_tensor_and_data", 4, None, None),
+]
+PARTS = {
+    "FSDP2: sharded over 2 process(es)": 2,
+    "FSDP2: sharded over 2 process(es) in 2 copies": 2,
+    "distributed data parallel: 2 copies": 1,
+    "tensor parallel: each layer split over 2": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The folders of the run in one process, and of the run that went through all strategies."""
+    folder = tmp_path_factory.mktemp("strategies")
+    one, passed = folder / "one", folder / "passed"
+    done = python(TINY, *SETTINGS, "--output", str(one))
+    assert done.returncode == 0, done.stderr
+    for file, processes, micro, stop in PASSAGE:
+        words = ["--output", str(passed), "--batch.micro", str(micro) if micro else "null"]
+        # Where there are several micro-batches, gradients are summed after each in some parts, and once per step in others.
+        words += ["--batch.reduce_each", str(micro == 3).lower()]
+        environment = {"TINY_STOP_AFTER": str(stop)} if stop else {}
+        config = CONFIGS / f"{file}.yaml"
+        done = launch(TINY, *SETTINGS, *words, processes=processes, config=config, **environment)
+        record = json.loads((passed / "run.json").read_text())
+        assert record["status"] == ("preempted" if stop else "finished"), done.stdout + done.stderr
+    return one, passed
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """Return the ledger of a run."""
+    return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+
+
+def test_every_strategy_took_its_part(folders: tuple[Path, Path]) -> None:
+    record = json.loads((folders[1] / "run.json").read_text())
+    starts = record["topology"]
+    assert [start["processes"] for start in starts] == [processes for _, processes, _, _ in PASSAGE]
+    assert [start["strategy"] for start in starts][:4] == list(PARTS)
+    assert starts[4]["strategy"] == "FSDP2: sharded over 2 process(es), tensor parallel: each layer split over 2"
+    # None but the first began where an epoch does, each six steps.
+    assert [start["first_step"] for start in starts] == [1, 9, 14, 18, 23]
+    assert record["repeated"] == 0
+
+
+def test_the_checkpoint_of_each_strategy_has_a_file_for_each_part(folders: tuple[Path, Path]) -> None:
+    starts = json.loads((folders[1] / "run.json").read_text())["topology"]
+    for before, after in pairwise(starts):
+        checkpoint = folders[1] / "checkpoints" / f"step-{after['first_step'] - 1:06d}"
+        found = sorted(path.name for path in checkpoint.glob("weights*"))
+        parts = PARTS[before["strategy"]]
+        assert len(found) == parts
+        assert (found == ["weights.safetensors"]) == (parts == 1)
+
+
+def test_losses_norms_and_samples_are_those_of_one_process(folders: tuple[Path, Path]) -> None:
+    expected, found = (rows(folder) for folder in folders)
+    assert len(found) == len(expected) == 30
+    for one, other in zip(found, expected, strict=True):
+        assert (one["step"], one["fingerprint"], one["units"]) == (other["step"], other["fingerprint"], other["units"])
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-12)
+        assert one["gradient_norm"] == pytest.approx(other["gradient_norm"], rel=1e-12)
+        assert one.get("evaluation", {}) == pytest.approx(other.get("evaluation", {}), rel=1e-12)
+
+
+def test_the_exported_model_is_whole_and_the_same(folders: tuple[Path, Path]) -> None:
+    expected, found = (load_file(folder / "model" / "model.safetensors") for folder in folders)
+    assert {name: t.shape for name, t in found.items()} == {name: t.shape for name, t in expected.items()}
+    one, other = (cat([tensors[name].flatten() for name in sorted(tensors)]) for tensors in (found, expected))
+    assert (one - other).norm() / other.norm() < 1e-12

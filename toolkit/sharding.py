@@ -1,0 +1,135 @@
+"""Weights sharded by FSDP2: in which parts, and what is checked before.
+
+Accelerate 1.15 shards a model by itself when it prepares it, but fails for encoders whose embeddings count as a layer
+(ModernBERT) and for models that tie three weights (T5). It takes a model that is sharded already as it is.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from accelerate.utils import FullyShardedDataParallelPlugin
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from toolkit.errors import UserError
+
+NAMED = 12
+LAYERS, SIZE = "TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP"
+
+
+def shard(model: torch.nn.Module, mesh: DeviceMesh, plugin: FullyShardedDataParallelPlugin) -> None:
+    """Shard a model over a mesh, in place, unit by unit; what is in no unit is gathered as long as a step lasts.
+
+    Args:
+        model: it, whole in every process, with its layers split already if they are to be.
+        mesh: its last dimension is sharded over, and the first of two replicated over (hybrid sharding).
+        plugin: what the launch file says of sharding.
+    """
+    options: dict[str, Any] = {
+        "mesh": mesh,
+        "offload_policy": plugin.cpu_offload,
+        "mp_policy": plugin.mixed_precision_policy or MixedPrecisionPolicy(),
+    }
+    for unit in chosen_units(model):
+        fully_shard(unit, reshard_after_forward=plugin.reshard_after_forward, **options)
+    fully_shard(model, **options)
+
+
+def chosen_units(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Yield the parts of a model that are to be gathered one after another, the inner ones first.
+
+    The launch file says how they are chosen: as the layers that the model calls such, as those of the classes that the file
+    names, or by size. The embedding is one too. What shares a weight with another part is none.
+    """
+    policy = os.environ.get("FSDP_AUTO_WRAP_POLICY", "").upper()
+    if policy not in (LAYERS, SIZE):
+        return
+    classes = named_classes() or set(getattr(model, "_no_split_modules", None) or ())
+    smallest = int(os.environ.get("FSDP_MIN_NUM_PARAMS", "0"))
+    embedding = getattr(model, "get_input_embeddings", lambda: None)() if policy == LAYERS else None
+    taken: set[torch.nn.Parameter] = set()
+    for module in inner_first(model):
+        own = set(module.parameters()) - taken
+        fits = type(module).__name__ in classes or module is embedding
+        if policy == SIZE:
+            fits = sum(parameter.numel() for parameter in own) >= max(1, smallest)
+        # The inner part of a part that is taken whole would be gathered twice.
+        if fits and own and own == set(module.parameters()) and not shares_weights(model, module):
+            taken |= own
+            yield module
+
+
+def inner_first(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Yield all modules below a model, each after those in it."""
+    for child in model.children():
+        yield from inner_first(child)
+        yield child
+
+
+def shares_weights(model: torch.nn.Module, part: torch.nn.Module) -> bool:
+    """Return whether a weight of a part of a model stands elsewhere in the model too."""
+    own = {id(parameter) for parameter in part.parameters()}
+    inside = {id(module) for module in part.modules()}
+    return any(
+        id(parameter) in own
+        for module in model.modules()
+        if id(module) not in inside
+        for parameter in module._parameters.values()
+        if parameter is not None
+    )
+
+
+def named_classes() -> set[str]:
+    """Return the classes that the launch file names as layers, if any."""
+    names = os.environ.get("FSDP_TRANSFORMER_CLS_TO_WRAP", "").split(",")
+    return {name.strip() for name in names if name.strip()}
+
+
+def check_units(model: torch.nn.Module) -> None:
+    """Hold the classes that the launch file wants to shard one by one against those in the model.
+
+    Raises:
+        UserError: the model has no layer of a class that was named, or its weights can't be sharded.
+    """
+    quantised = [name for name, p in model.named_parameters() if not (p.is_floating_point() or p.is_complex())]
+    if quantised:
+        raise UserError(
+            f"the launch configuration asks for FSDP2, which does not shard quantised weights ({quantised[0]}, ...); leave "
+            "model.lora.bits out, or use ddp_one_node.yaml of accelerate_configs/"
+        )
+    policy = os.environ.get("FSDP_AUTO_WRAP_POLICY", "").upper()
+    classes = Counter(type(module).__name__ for module in model.modules() if any(True for _ in module.parameters()))
+    unknown = sorted(named_classes() - set(classes))
+    if policy == LAYERS and unknown:
+        # A layer that comes several times is what one wants to shard by.
+        likely = sorted(name for name, count in classes.items() if count > 1)
+        once = sorted(name for name, count in classes.items() if count == 1)
+        raise UserError(
+            f"fsdp_transformer_layer_cls_to_wrap names {', '.join(unknown)}, which the {type(model).__name__} has no layer of; it has "
+            f"{', '.join([*likely, *once][:NAMED])}. Name one of these, or leave the setting out to take the model's own choice"
+        )
+
+
+def units(model: torch.nn.Module) -> int:
+    """Return how many parts of a model are gathered one after another."""
+    return sum(isinstance(module, FSDPModule) for module in model.modules())
+
+
+def checkpoint_activations(model: torch.nn.Module) -> None:
+    """Have the model compute its activations again in the backward pass, with the same dropout.
+
+    Raises:
+        UserError: the model can't do that.
+    """
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        raise UserError(
+            f"the launch configuration asks for fsdp_activation_checkpointing, but a {type(model).__name__} can't do that; leave it out"
+        )
+    # Its name before Transformers 5.2x was another one.
+    begin: Any = getattr(model, "activation_checkpointing_enable", None) or getattr(
+        model, "gradient_checkpointing_enable", None
+    )
+    begin({"use_reentrant": False})
