@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,17 +10,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from accelerate.state import AcceleratorState, GradientState
-from links_worker import network, task
+from links_worker import task
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
-from torch.distributed.rendezvous import _rendezvous_handlers
 from torch.nn.parallel import DistributedDataParallel
 
 from toolkit import BatchConfig, Config
 from toolkit.loading import LoadedMicroBatch
 from toolkit.loop import global_batches, take_step
-from toolkit.meeting import SCHEME
 from toolkit.preparation import prepare
 from toolkit.runtime import Runtime, start_runtime
 from toolkit.tally import tally
@@ -29,6 +25,7 @@ from toolkit.training import Training
 
 MICRO = 2
 KINDS = ("gradients", "between copies", "weights gathered")
+Bytes = dict[str, int]
 TakeStep = Callable[[Training, int, list[LoadedMicroBatch], int], object]
 
 
@@ -90,7 +87,7 @@ def plain_step(training: Training, step: int, micro_batches: list[LoadedMicroBat
     optimizer.zero_grad()
 
 
-def count_step(runtime: Runtime, take: TakeStep, accumulation: int) -> dict[str, int]:
+def count_step(runtime: Runtime, take: TakeStep, accumulation: int) -> Bytes:
     """Return the bytes of one step; the first one, for which DDP has its buckets still to order, is not counted."""
     size = runtime.data_parallel_size * MICRO * accumulation
     batch = BatchConfig(size=size, micro=MICRO, balance=False)
@@ -109,43 +106,33 @@ def count_step(runtime: Runtime, take: TakeStep, accumulation: int) -> dict[str,
     return found[1]
 
 
-# A loop: how it takes a step, and whether the toolkit is told to reduce after each micro-batch.
-LOOPS: dict[str, tuple[TakeStep, bool]] = {
-    "toolkit": (take_step, False),
-    "toolkit, batch.reduce_each": (take_step, True),
-    "plain loop": (plain_step, False),
-}
+def count_loops(accumulations: list[int], reduce_each: bool, plain: bool) -> dict[str, dict[int, Bytes]] | None:
+    """Return the bytes of a step by loop and number of micro-batches: in the main process, None in the others.
 
-
-def count_loops(accumulations: list[int]) -> tuple[dict[str, dict[str, dict[str, int]]], bool]:
-    """Return the bytes of a step by loop and number of micro-batches, and whether this is the main process."""
-    found, is_main = {}, False
-    for name, (take, reduce_each) in LOOPS.items():
-        runtime = start_runtime(Config(batch=BatchConfig(reduce_each=reduce_each), threads=1))
-        is_main = runtime.is_main
-        found[name] = {str(number): count_step(runtime, take, number) for number in accumulations}
-        runtime.close()
-        # They outlive the process group, and the next start would see what this one was asked for, or its meeting place.
-        _rendezvous_handlers.pop(SCHEME, None)
-        AcceleratorState._reset_state(reset_partial_state=True)
-        GradientState._reset_state()
-    return found, is_main
+    `reduce_each` is the toolkit's setting; `plain` counts the plain loop too.
+    """
+    runtime = start_runtime(Config(batch=BatchConfig(reduce_each=reduce_each), threads=1))
+    loops: dict[str, TakeStep] = {"batch.reduce_each" if reduce_each else "toolkit": take_step}
+    if plain:
+        loops["plain"] = plain_step
+    found = {
+        name: {number: count_step(runtime, take, number) for number in accumulations} for name, take in loops.items()
+    }
+    is_main = runtime.is_main
+    runtime.close()
+    return found if is_main else None
 
 
 def main() -> None:
-    """Count every loop, and write what one process found."""
+    """Count, and write what the main process found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("output", type=Path)
     parser.add_argument("--accumulations", nargs="+", type=int, default=[1, 4, 16])
-    parser.add_argument("--also-whole", action="store_true", help="after that, in the same processes, with DDP")
+    parser.add_argument("--reduce-each", action="store_true", help="set batch.reduce_each")
     arguments = parser.parse_args()
-    found, is_main = count_loops(arguments.accumulations)
-    results: dict[str, Any] = {"parameters": sum(p.numel() for p in network().parameters()), "as launched": found}
-    if arguments.also_whole:
-        del os.environ["ACCELERATE_USE_FSDP"]
-        results["whole"], _ = count_loops(arguments.accumulations)
-    if is_main:
-        arguments.output.write_text(json.dumps(results), encoding="utf-8")
+    found = count_loops(arguments.accumulations, arguments.reduce_each, plain=not arguments.reduce_each)
+    if found is not None:
+        arguments.output.write_text(json.dumps(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

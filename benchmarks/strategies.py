@@ -34,6 +34,7 @@ STRATEGIES: dict[str, tuple[str, int, list[str]]] = {
     "FSDP2 on 2, offloaded": ("cpu_fsdp2", 2, ["--fsdp_offload_params", "true"]),
     "FSDP2 on 2, activations checkpointed": ("cpu_fsdp2", 2, ["--fsdp_activation_checkpointing", "true"]),
     "FSDP2 on 2, layers kept whole": ("cpu_fsdp2", 2, ["--fsdp_reshard_after_forward", "false"]),
+    "FSDP2 on 2, built by one": ("cpu_fsdp2", 2, ["--fsdp_cpu_ram_efficient_loading", "true"]),
     "hybrid sharding, 2 x 2": ("cpu_fsdp2_hybrid", 4, []),
     "tensor parallel on 2": ("cpu_tensor", 2, []),
     "tensor x data parallel, 2 x 2": ("cpu_tensor_and_data", 4, []),

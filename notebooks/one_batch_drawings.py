@@ -172,7 +172,7 @@ def draw_timeline(journal: Journal) -> Figure:
     first = min(entry.begin for entry in journal.entries)
     devices = max(entry.device for entry in journal.entries) + 1
     whole = 1000 * (max(entry.end for entry in journal.entries) - first)
-    figure, axes = plt.subplots(figsize=(13, 1.2 + 1.3 * devices))
+    figure, axes = plt.subplots(figsize=(13, 1.2 + 1.6 * devices))
     for entry in journal.entries:
         start, width = (entry.begin - first) * 1000, (entry.end - entry.begin) * 1000
         axes.barh(-entry.device, width, left=start, height=0.42, color=COLORS[entry.kind], edgecolor="white")

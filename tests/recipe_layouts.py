@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +50,23 @@ def small_arguments(name: str, folder: Path) -> list[str]:
     return arguments
 
 
+def written_once(name: str, data: Path) -> list[str]:
+    """Return the flags of a small run of a recipe, whose data the main process writes for all.
+
+    The others write it elsewhere, since they need the flags too: a file must not change that another one is reading.
+    """
+    shared, rank = data / name, os.environ.get("RANK", "0")
+    if rank == "0":
+        arguments = small_arguments(name, shared)
+        (data / f"{name} is written").touch()
+        return arguments
+    own = data / rank / name
+    arguments = small_arguments(name, own)
+    while not (data / f"{name} is written").exists():
+        time.sleep(0.05)
+    return [word.replace(str(own), str(shared)) for word in arguments]
+
+
 def whole(tensor: Any) -> Any:
     """Return a tensor that may be sharded whole, in every process."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
@@ -68,9 +86,7 @@ def run_all(output: Path, data: Path, micro_batches: list[int | None], names: li
     runtime = None
     for name in names:
         recipe = load_recipe(name)
-        # Each process writes its own files: another one may be reading already.
-        own = data / os.environ.get("RANK", "0") / name
-        arguments = [*small_arguments(name, own), "--threads", "1", "--output", str(data / "runs")]
+        arguments = [*written_once(name, data), "--threads", "1", "--output", str(data / "runs")]
         config: Any = parse(config_class(recipe), recipe.__doc__ or "", arguments)
         runtime = runtime or start_runtime(config)
         for micro in micro_batches:

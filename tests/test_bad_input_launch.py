@@ -27,6 +27,12 @@ OURS = "use one of accelerate_configs/"
             {"ACCELERATE_MIXED_PRECISION": "fp8"},
             ["asks for mixed precision fp8, which this toolkit does not train; use bf16, fp16 or no"],
         ),
+        (
+            {"ACCELERATE_DYNAMO_BACKEND": "INDUCTOR"},
+            [
+                "asks for torch.compile (dynamo_backend inductor), which this toolkit does not train with; leave dynamo_backend and"
+            ],
+        ),
         ({"ACCELERATE_MIXED_PRECISION": "bf32"}, ["asks for mixed precision bf32, which this toolkit does not train"]),
         (
             {"WORLD_SIZE": "2", "RANK": "0"},

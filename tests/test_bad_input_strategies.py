@@ -87,10 +87,10 @@ def test_what_the_launcher_asks_for(
             "fp16 with a model that is spread over processes: the scale of the loss would not be agreed on",
         ),
         (
-            {**FSDP, "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"},
-            2,
+            {**sizes(tp=2, dp_shard=2), "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"},
+            4,
             "no",
-            "sets fsdp_cpu_ram_efficient_loading, which this toolkit does not do; leave it out",
+            "sets fsdp_cpu_ram_efficient_loading, which does not go with tensor parallel; leave it out",
         ),
         (
             {**FSDP, "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": "true"},

@@ -19,7 +19,10 @@ LAYERS = {
         "embedding.metrics language.metric_classes language.metrics preferences.metrics rewriting.generation "
         "rewriting.metrics tagging.metric_classes tagging.metrics"
     ),
-    2: "agreement checkpoint console exchange launch ledger meeting progress run_folder runtime saving spreading watch",
+    2: (
+        "agreement checkpoint console exchange launch ledger lockstep meeting model_from_main progress run_folder runtime saving "
+        "sharding spreading strategy tensor_parallel watch"
+    ),
     3: (
         "boundaries evaluation first_batch former joint loop preparation restoring resume rows run session training "
         "training_run adapters data_config embedded_models export heads label_reading labelled_rows labelled_texts labels "
@@ -30,6 +33,7 @@ LAYERS = {
 }
 ROOMS = {
     3: ("answering", "chat", "corpora", "embedding", "images", "language", "preferences", "rewriting", "tagging"),
+    4: ("notebook",),
 }
 """Packages; what is in them and not named above is in this layer."""
 

@@ -119,6 +119,13 @@ def unsupported() -> list[str]:
         "fsdp2_one_node.yaml shards a model that is too large for one GPU"
         for name in asked
     ]
+    compiler = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower()
+    if compiler != "no":
+        # With inductor on CPU numbers and resumes agree, and the exported weights have other names (_orig_mod.).
+        problems.append(
+            f"the launch configuration asks for torch.compile (dynamo_backend {compiler}), which this toolkit does not train with; leave "
+            "dynamo_backend and dynamo_config out"
+        )
     if precision not in ("no", "bf16", "fp16"):
         problems.append(
             f"the launch configuration asks for mixed precision {precision}, which this toolkit does not train; use bf16, fp16 or no"

@@ -98,6 +98,10 @@ def load_model(
     labels = dict(own.id2label or {})
     own.update(dict(settings or {}))
     set_dropout(own, config.dropout)
+    if torch.get_default_device().type == "meta":
+        # Another process reads the weights and sends them.
+        bare: torch.nn.Module = architecture.loader.from_config(own, dtype=dtype, attn_implementation=config.attention)
+        return ready(bare, config)
     try:
         module, info = architecture.loader.from_pretrained(
             config.name,

@@ -14,6 +14,7 @@ from toolkit.cut import accumulation
 from toolkit.errors import UserError
 from toolkit.first_batch import active_dropout, batch_norms, check_first_batch
 from toolkit.loading import MicroBatches, MicroBatchSampler, build_loader
+from toolkit.model_from_main import build_on_main, shard_from_main
 from toolkit.optimizer import begin_averages, build_optimizer
 from toolkit.order import ShuffledOrder
 from toolkit.randomness import seed_for
@@ -92,7 +93,11 @@ def spread(model: torch.nn.Module, runtime: Runtime) -> None:
     if strategy.tensor > 1:
         split_layers(model, runtime.mesh["tp"])
     if strategy.sharded:
-        shard(model, runtime.sharding_mesh, runtime.accelerator.state.fsdp_plugin)
+        mesh, plugin = runtime.sharding_mesh, runtime.accelerator.state.fsdp_plugin
+        if strategy.built_by_main:
+            shard_from_main(model, lambda model: shard(model, mesh, plugin), runtime)
+        else:
+            shard(model, mesh, plugin)
 
 
 def prepare_together(
@@ -155,7 +160,7 @@ def whole_model(training: Training) -> torch.nn.Module | None:
 def build_model(task: Task, config: Config, runtime: Runtime) -> torch.nn.Module:
     """Return the task's module, with new weights drawn from the seed alone, in training mode."""
     runtime.seed(seed_for(config.seed, "new weights"))
-    model = task.model(runtime).train()
+    model = build_on_main(lambda: task.model(runtime), runtime).train()
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError("the model has no trainable parameter; leave at least one with requires_grad")
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}

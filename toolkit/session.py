@@ -304,7 +304,11 @@ class Session:
     def end_by_watch(self, verdict: Verdict) -> int:
         """Tell the run folder and the user why all processes end now; return the exit code."""
         sealed, text, code = newest_name(self.folder.path), verdict["text"], verdict["code"]
-        left = f"the same command goes on from {sealed}" if sealed else "no checkpoint was sealed"
+        # Another machine may not see the run folder.
+        nothing = (
+            "no checkpoint was sealed" if self.runtime.is_main else "the run folder of process 0 says how to go on"
+        )
+        left = f"the same command goes on from {sealed}" if sealed else nothing
         if not verdict.get("at_once"):
             if self.runtime.is_main and self.begun:
                 with suppress(OSError):

@@ -7,6 +7,7 @@ Accelerate 1.15 shards a model by itself when it prepares it, but fails for enco
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -49,7 +50,10 @@ def chosen_units(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
         return
     classes = named_classes() or set(getattr(model, "_no_split_modules", None) or ())
     smallest = int(os.environ.get("FSDP_MIN_NUM_PARAMS", "0"))
-    embedding = getattr(model, "get_input_embeddings", lambda: None)() if policy == LAYERS else None
+    embedding = None
+    # Models of images have the method too, and raise.
+    with suppress(NotImplementedError):
+        embedding = getattr(model, "get_input_embeddings", lambda: None)() if policy == LAYERS else None
     taken: set[torch.nn.Parameter] = set()
     for module in inner_first(model):
         own = set(module.parameters()) - taken

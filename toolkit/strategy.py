@@ -31,6 +31,8 @@ class Strategy:
     """Processes that each layer is split over (tensor parallel)."""
     checkpoint_activations: bool = False
     """Whether the launch file asks for activations to be computed again in the backward pass."""
+    built_by_main: bool = False
+    """Whether the main process alone builds a model that is to be sharded, and sends the others their shards."""
 
     @property
     def data_parallel_size(self) -> int:
@@ -113,12 +115,14 @@ def read_strategy(world_size: int, precision: str) -> tuple[Strategy, list[str]]
             "the launch configuration asks for mixed precision fp16 with a model that is spread over processes: the scale of the "
             "loss would not be agreed on; use bf16"
         )
-    for variable, key in (
-        ("FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "fsdp_activation_checkpointing_offload"),
-        ("FSDP_CPU_RAM_EFFICIENT_LOADING", "fsdp_cpu_ram_efficient_loading"),
-    ):
-        if sharded and is_true(variable):
-            problems.append(f"the launch configuration sets {key}, which this toolkit does not do; leave it out")
+    if sharded and is_true("FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"):
+        problems.append(
+            "the launch configuration sets fsdp_activation_checkpointing_offload, which this toolkit does not do; leave it out"
+        )
+    if sharded and tensor > 1 and is_true("FSDP_CPU_RAM_EFFICIENT_LOADING"):
+        problems.append(
+            "the launch configuration sets fsdp_cpu_ram_efficient_loading, which does not go with tensor parallel; leave it out"
+        )
     # Tensor parallel alone may come as FSDP too: as flags, the launcher takes a mesh in no other way.
     strategy = Strategy(
         sharded and (shard > 1 or not meshed or tensor == 1),
@@ -126,6 +130,7 @@ def read_strategy(world_size: int, precision: str) -> tuple[Strategy, list[str]]
         shard,
         tensor,
         sharded and is_true("FSDP_ACTIVATION_CHECKPOINTING"),
+        sharded and is_true("FSDP_CPU_RAM_EFFICIENT_LOADING"),
     )
     return strategy, problems
 
@@ -161,6 +166,9 @@ def shown_to_accelerate(
         plugin.activation_checkpointing = False
         # The toolkit shards the model itself (toolkit/sharding.py).
         plugin.auto_wrap_policy = None
+        plugin.cpu_ram_efficient_loading = False
+        # Else Transformers would read the weights in one process of each machine, and leave those of the others empty.
+        os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
         if precision == "bf16":
             # Left to itself it sums gradients in bf16.
             plugin.mixed_precision_policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

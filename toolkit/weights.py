@@ -7,7 +7,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from toolkit.errors import UserError
-from toolkit.pieces import as_bytes
+from toolkit.pieces import as_bytes as as_bytes
 
 WRAPPERS = {"_checkpoint_wrapped_module", "_orig_mod"}
 """Parts of names that activation checkpointing and compilation put in."""

@@ -1,0 +1,249 @@
+"""What only a GPU can show, on a machine with one: every figure by a real command, each in a process of its own.
+
+    python benchmarks/gpu.py
+        all of it, about eight minutes; the table on stdout, each row on stderr as it is found
+    python benchmarks/gpu.py --only precision fsdp2
+        a part of it: precision, fsdp2, refused, notebook
+
+    precision   one_gpu.yaml without mixed precision, under bf16, and under fp16: loss beside float32, speed, memory
+    fsdp2       fsdp2_one_node.yaml on one GPU without mixed precision, whose numbers have to be those of one_gpu.yaml; under bf16;
+                with offload, and with activations checkpointed
+    refused     torch.compile and DeepSpeed: the messages, and exit code 2
+    notebook    notebooks/debug_on_one_gpu.ipynb from top to bottom
+
+Each training goes on for some steps in which every wait of the host for the GPU is an error (`torch.cuda.set_sync_debug_mode`);
+the column "waits" names the line of the first one. Needs torch, accelerate, transformers, rich, psutil, pyyaml, filelock and
+safetensors, and the project's folder: it needs neither be installed nor have its other dependencies. The notebook needs the
+whole project (`pip install -e .`, with datasets, evaluate, jsonargparse, scikit-learn) and nbclient, nbformat, ipykernel and matplotlib; where
+one is missing its row says so. Exits with 2 where there is no GPU, and with 1 if a command failed that should not, one that should
+was not refused, or FSDP2 in float32 is further than 1e-4 from one GPU.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from machine import machine, table
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = ROOT / "accelerate_configs"
+NO_GPU, FAILED = 2, 1
+BOUND = 1e-4
+"""Relative, of all weights together: in float32 a GPU adds in another order where a matrix has another shape."""
+NEEDED_BY_NOTEBOOK = (
+    "nbclient",
+    "nbformat",
+    "ipykernel",
+    "matplotlib",
+    "datasets",
+    "evaluate",
+    "jsonargparse",
+    "sklearn",
+)
+# The twins of the launch files with which the script itself is tried where there is no GPU.
+TWINS = {"one_gpu": "cpu", "fsdp2_one_node": "cpu_fsdp2"}
+PARTS = ["precision", "fsdp2", "refused", "notebook"]
+COLUMNS = ["command", "last loss", "beside float32", "weights beside float32", "steps/s", "peak GB", "waits"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training."""
+
+    name: str
+    file: str
+    precision: str
+    more: list[str] = field(default_factory=list)
+    """Further words for the launcher."""
+    exact: bool = False
+    """Whether its numbers have to be those of one process in float32."""
+    waits: bool = False
+    """Whether it waits for the GPU by its nature."""
+
+
+PRECISION = [
+    Run("one GPU, float32", "one_gpu", "no"),
+    Run("one GPU, bf16", "one_gpu", "bf16"),
+    Run("one GPU, fp16", "one_gpu", "fp16"),
+]
+FSDP2 = [
+    Run("FSDP2, float32", "fsdp2_one_node", "no", exact=True),
+    Run("FSDP2, bf16", "fsdp2_one_node", "bf16"),
+    Run("FSDP2, float32, offload", "fsdp2_one_node", "no", ["--fsdp_offload_params", "true"], exact=True, waits=True),
+    Run(
+        "FSDP2, float32, checkpointing", "fsdp2_one_node", "no", ["--fsdp_activation_checkpointing", "true"], exact=True
+    ),
+    Run("FSDP2, bf16, checkpointing", "fsdp2_one_node", "bf16", ["--fsdp_activation_checkpointing", "true"]),
+]
+
+
+@dataclass
+class Bench:
+    """What all commands share."""
+
+    scratch: Path
+    on_gpu: bool
+    steps: int
+    size: str
+    limit: float
+    """Seconds that a command may take."""
+    float32: dict[str, Any] = field(default_factory=dict)
+    """The figures of the training that the others are held against."""
+    failed: bool = False
+
+    def launch(self, file: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the worker by a launch file; a command that takes too long ends with 124."""
+        config = CONFIGS / f"{file if self.on_gpu else TWINS[file]}.yaml"
+        command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
+        command += ["--num_processes", "1", "--main_process_port", "0"]
+        split = words.index("--") if "--" in words else len(words)
+        command += [*words[:split], str(ROOT / "benchmarks" / "gpu_worker.py"), str(self.scratch / "figures.json")]
+        command += ["--steps", str(self.steps), "--size", self.size, *words[split + 1 :]]
+        return self.finished(command, **environment)
+
+    def finished(self, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in an environment that finds the project, installed or not."""
+        path = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")])
+        variables = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", **environment}
+        try:
+            return subprocess.run(
+                command, env=variables, capture_output=True, text=True, timeout=self.limit, check=False
+            )
+        except subprocess.TimeoutExpired as late:
+            said = late.stderr.decode(errors="replace") if isinstance(late.stderr, bytes) else ""
+            return subprocess.CompletedProcess(command, 124, "", f"{said}\nstopped after {self.limit:g} s")
+
+
+def main() -> None:
+    """Run everything that was asked for and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--steps", type=int, default=20, help="timed steps of each training")
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds that one command may take")
+    # For trying the script itself: the figures are those of the CPU.
+    parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    on_gpu = arguments.device == "gpu"
+    if on_gpu and not torch.cuda.is_available():
+        print(
+            "no GPU here: torch.cuda.is_available() is False, and every figure of this script is one of a GPU",
+            file=sys.stderr,
+        )
+        sys.exit(NO_GPU)
+    wanted = arguments.only
+    rows: list[list[str]] = []
+    with TemporaryDirectory() as scratch:
+        bench = Bench(Path(scratch), on_gpu, arguments.steps, "real" if on_gpu else "tiny", arguments.limit)
+        found: list[Iterator[list[str]]] = []
+        if "precision" in wanted or "fsdp2" in wanted:
+            runs = [*(PRECISION if "precision" in wanted else PRECISION[:1]), *(FSDP2 if "fsdp2" in wanted else [])]
+            found.append(training_row(bench, run) for run in runs)
+        if "refused" in wanted:
+            found.append(refusals(bench))
+        if "notebook" in wanted:
+            found.append(notebook_rows(bench))
+        for part in found:
+            for row in part:
+                rows.append(row)
+                print(*row, sep=" | ", file=sys.stderr, flush=True)
+    print(f"# On {'one GPU' if on_gpu else 'the CPU, to try the script'}\n")
+    print(machine() + "\n")
+    print(
+        f"{bench.float32.get('device', '')}, {bench.float32.get('parameters', 0):,} parameters, {arguments.steps} steps.\n"
+    )
+    print(table(COLUMNS, rows))
+    sys.exit(FAILED if bench.failed else 0)
+
+
+def training_row(bench: Bench, run: Run) -> list[str]:
+    """Run one training and return its row; the first one of float32 is what the others are held against."""
+    weights = bench.scratch / ("others.pt" if bench.float32 else "float32.pt")
+    done = bench.launch(run.file, "--mixed_precision", run.precision, *run.more, "--", "--weights", str(weights))
+    if done.returncode != 0:
+        # The CPU has no fp16: there a refusal is what has to come.
+        refused = not bench.on_gpu and run.precision == "fp16" and "refused: " in done.stderr
+        bench.failed = bench.failed or not refused
+        return row_of(run.name, last_words(done))
+    figures: dict[str, Any] = json.loads((bench.scratch / "figures.json").read_text(encoding="utf-8"))
+    if not bench.float32:
+        bench.float32 = figures
+    loss, expected = figures["losses"][-1], bench.float32["losses"][-1]
+    apart = distance(weights, bench.scratch / "float32.pt")
+    # Written so that a figure that is not a number fails as well.
+    if (run.exact and not apart <= BOUND) or (figures["waits"] and not run.waits):
+        bench.failed = True
+    return [
+        run.name,
+        f"{loss:.5f}",
+        f"{loss - expected:+.1e}",
+        f"{apart:.1e}",
+        f"{1 / figures['seconds']:.2f}",
+        f"{figures['peak'] / 1e9:.2f}",
+        (figures["waits"] or "none").replace("|", "/") + (" (expected)" if figures["waits"] and run.waits else ""),
+    ]
+
+
+def distance(file: Path, other: Path) -> float:
+    """Return ||a - b|| / ||b|| over all weights of two files together."""
+    weights, others = torch.load(file), torch.load(other)
+    apart = sum(float((weights[name].double() - others[name].double()).square().sum()) for name in others)
+    return float((apart / sum(float(tensor.double().square().sum()) for tensor in others.values())) ** 0.5)
+
+
+def refusals(bench: Bench) -> Iterator[list[str]]:
+    """Yield a row with the message for each thing that is refused by name."""
+    cases = {
+        "torch.compile": (["--dynamo_backend", "inductor"], {}),
+        # As a DeepSpeed launch leaves it; `--use_deepspeed` itself would need the package.
+        "DeepSpeed": ([], {"ACCELERATE_USE_DEEPSPEED": "true"}),
+    }
+    for name, (words, environment) in cases.items():
+        done = bench.launch("one_gpu", *words, **environment)
+        # `accelerate launch` makes 1 of every exit code that is not 0.
+        if done.returncode == 0 or f"asks for {name}" not in done.stderr:
+            bench.failed = True
+        yield row_of(name, last_words(done))
+
+
+def notebook_rows(bench: Bench) -> Iterator[list[str]]:
+    """Yield a row on the notebook, run from top to bottom where what it needs is installed."""
+    missing = [name for name in NEEDED_BY_NOTEBOOK if importlib.util.find_spec(name) is None]
+    if missing:
+        yield row_of("notebook", f"not run: {', '.join(missing)} not installed")
+        return
+    notebook = ROOT / "notebooks" / "debug_on_one_gpu.ipynb"
+    program = (
+        "import json, sys; sys.path.insert(0, 'tests'); from pathlib import Path; from notebooks_running import run_notebook; "
+        f"print(json.dumps(run_notebook(Path({str(notebook)!r}))))"
+    )
+    hidden = {} if bench.on_gpu else {"CUDA_VISIBLE_DEVICES": ""}
+    done = bench.finished([sys.executable, "-c", f"import os; os.chdir({str(ROOT)!r}); {program}"], **hidden)
+    bench.failed = bench.failed or done.returncode != 0
+    yield row_of("notebook", f"runs; figures: {done.stdout.strip()}" if done.returncode == 0 else last_words(done))
+
+
+def row_of(name: str, words: str) -> list[str]:
+    """Return a row that has words instead of figures."""
+    return [name, words.replace("|", "/").replace("\n", " "), *[""] * (len(COLUMNS) - 2)]
+
+
+def last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the refusal that a command ended with, or else its last line."""
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    said = [line for line in lines if line.startswith("refused: ")] or [
+        line for line in lines if "Error" in line or "stopped after" in line
+    ]
+    return f"exit code {done.returncode}: {(said[:1] or lines[-1:] or ['nothing said'])[0]}"
+
+
+if __name__ == "__main__":
+    main()
