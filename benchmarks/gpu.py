@@ -1,22 +1,25 @@
 """What only a GPU can show, on a machine with one: every figure by a real command, each in a process of its own.
 
     python benchmarks/gpu.py
-        all of it, about eight minutes; the table on stdout, each row on stderr as it is found
+        all of it; the table on stdout, each row on stderr as it is found; no command takes longer than --limit seconds
     python benchmarks/gpu.py --only precision fsdp2
         a part of it: precision, fsdp2, refused, notebook
 
     precision   one_gpu.yaml without mixed precision, under bf16, and under fp16: loss beside float32, speed, memory
-    fsdp2       fsdp2_one_node.yaml on one GPU without mixed precision, whose numbers have to be those of one_gpu.yaml; under bf16;
-                with offload, and with activations checkpointed
-    refused     torch.compile and DeepSpeed: the messages, and exit code 2
+    fsdp2       fsdp2_one_node.yaml on one GPU without mixed precision, whose numbers have to be those of one_gpu.yaml; under
+                bf16; with offload, and with activations checkpointed
+    refused     torch.compile and DeepSpeed: the messages (of exit code 2 the launcher makes 1)
     notebook    notebooks/debug_on_one_gpu.ipynb from top to bottom
 
 Each training goes on for some steps in which every wait of the host for the GPU is an error (`torch.cuda.set_sync_debug_mode`);
-the column "waits" names the line of the first one. Needs torch, accelerate, transformers, rich, psutil, pyyaml, filelock and
-safetensors, and the project's folder: it needs neither be installed nor have its other dependencies. The notebook needs the
-whole project (`pip install -e .`, with datasets, evaluate, jsonargparse, scikit-learn) and nbclient, nbformat, ipykernel and matplotlib; where
-one is missing its row says so. Exits with 2 where there is no GPU, and with 1 if a command failed that should not, one that should
-was not refused, or FSDP2 in float32 is further than 1e-4 from one GPU.
+the column "waits" names the line of the first one: there must be none, but where the optimizer is offloaded, and where
+Transformers is given a mask of the padding, at which it looks on the host.
+
+Needs torch, accelerate, transformers, numpy, safetensors, rich, psutil, pyyaml and filelock, and the project's folder, which need
+not be installed. The notebook needs the whole project (`pip install -e .`, which brings datasets, evaluate, jsonargparse and
+scikit-learn) and nbclient, nbformat, ipykernel and matplotlib; where one is missing its row says so. Exits with 2 where there
+is no GPU, and with 1 if a command failed that should not, one that should was not refused, a step waits that should not, or
+FSDP2 in float32 is further than 1e-4 from one GPU.
 """
 
 import argparse
@@ -64,16 +67,19 @@ class Run:
     precision: str
     more: list[str] = field(default_factory=list)
     """Further words for the launcher."""
+    work: list[str] = field(default_factory=list)
+    """Further words for the worker."""
     exact: bool = False
     """Whether its numbers have to be those of one process in float32."""
     waits: bool = False
-    """Whether it waits for the GPU by its nature."""
+    """Whether something other than the toolkit waits for the GPU in it: the offloaded optimizer, Transformers' look at a mask."""
 
 
 PRECISION = [
     Run("one GPU, float32", "one_gpu", "no"),
     Run("one GPU, bf16", "one_gpu", "bf16"),
     Run("one GPU, fp16", "one_gpu", "fp16"),
+    Run("one GPU, bf16, padding mask", "one_gpu", "bf16", work=["--padding-mask"], waits=True),
 ]
 FSDP2 = [
     Run("FSDP2, float32", "fsdp2_one_node", "no", exact=True),
@@ -157,9 +163,8 @@ def main() -> None:
                 print(*row, sep=" | ", file=sys.stderr, flush=True)
     print(f"# On {'one GPU' if on_gpu else 'the CPU, to try the script'}\n")
     print(machine() + "\n")
-    print(
-        f"{bench.float32.get('device', '')}, {bench.float32.get('parameters', 0):,} parameters, {arguments.steps} steps.\n"
-    )
+    if bench.float32:
+        print(f"{bench.float32['device']}, {bench.float32['parameters']:,} parameters, {arguments.steps} steps.\n")
     print(table(COLUMNS, rows))
     sys.exit(FAILED if bench.failed else 0)
 
@@ -167,7 +172,9 @@ def main() -> None:
 def training_row(bench: Bench, run: Run) -> list[str]:
     """Run one training and return its row; the first one of float32 is what the others are held against."""
     weights = bench.scratch / ("others.pt" if bench.float32 else "float32.pt")
-    done = bench.launch(run.file, "--mixed_precision", run.precision, *run.more, "--", "--weights", str(weights))
+    done = bench.launch(
+        run.file, "--mixed_precision", run.precision, *run.more, "--", *run.work, "--weights", str(weights)
+    )
     if done.returncode != 0:
         # The CPU has no fp16: there a refusal is what has to come.
         refused = not bench.on_gpu and run.precision == "fp16" and "refused: " in done.stderr
@@ -228,7 +235,12 @@ def notebook_rows(bench: Bench) -> Iterator[list[str]]:
     hidden = {} if bench.on_gpu else {"CUDA_VISIBLE_DEVICES": ""}
     done = bench.finished([sys.executable, "-c", f"import os; os.chdir({str(ROOT)!r}); {program}"], **hidden)
     bench.failed = bench.failed or done.returncode != 0
-    yield row_of("notebook", f"runs; figures: {done.stdout.strip()}" if done.returncode == 0 else last_words(done))
+    if done.returncode != 0:
+        yield row_of("notebook", last_words(done))
+        return
+    figures = json.loads(done.stdout)
+    numbers = {name: value for name, value in figures.items() if isinstance(value, int | float | str)}
+    yield row_of("notebook", f"runs from top to bottom; {json.dumps(numbers)}")
 
 
 def row_of(name: str, words: str) -> list[str]:
@@ -239,10 +251,9 @@ def row_of(name: str, words: str) -> list[str]:
 def last_words(done: subprocess.CompletedProcess[str]) -> str:
     """Return the refusal that a command ended with, or else its last line."""
     lines = [line for line in done.stderr.splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith("refused: ")] or [
-        line for line in lines if "Error" in line or "stopped after" in line
-    ]
-    return f"exit code {done.returncode}: {(said[:1] or lines[-1:] or ['nothing said'])[0]}"
+    refused = [line for line in lines if line.startswith("refused: ")]
+    errors = [line for line in lines if "Error" in line or "stopped after" in line]
+    return f"exit code {done.returncode}: {(refused[:1] or errors[-1:] or lines[-1:] or ['nothing said'])[0]}"
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def collate(rows: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": ids.masked_fill(ids == 0, IGNORED)}
 
 
-def task(size: Size) -> Task:
+def task(size: Size, padding_mask: bool) -> Task:
     """Return the task: the next number of each row."""
 
     def model(runtime: Runtime) -> torch.nn.Module:
@@ -99,7 +99,13 @@ def task(size: Size) -> Task:
         return LlamaForCausalLM(shape)
 
     def loss(module: Any, batch: Any) -> torch.Tensor:
-        logits = module(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        mask = batch["attention_mask"]
+        if not padding_mask:
+            # Given no mask or one of the padding, Transformers looks on the host whether there is anything to mask, in every
+            # forward pass. Padding at the end is masked by causality alone.
+            longest = mask.shape[1]
+            mask = torch.ones(longest, longest, dtype=torch.bool, device=mask.device).tril()[None, None]
+        logits = module(input_ids=batch["input_ids"], attention_mask=mask).logits
         return F.cross_entropy(
             logits[:, :-1].flatten(0, 1).float(),
             batch["labels"][:, 1:].flatten(),
@@ -136,7 +142,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any] | None:
     total = arguments.steps + CHECKED_STEPS
     config = Config(batch=batch, optim=OptimConfig(lr=3e-4, warmup=3), steps=total, epochs=None)
     runtime = start_runtime(config)
-    training = prepare(task(size), config, runtime)
+    training = prepare(task(size, arguments.padding_mask), config, runtime)
     figures: dict[str, Any] = {"device": name_of(runtime.device), "strategy": runtime.strategy.description}
     figures["parameters"] = sum(parameter.numel() for parameter in training.model.parameters())
     losses: list[float] = []
@@ -199,6 +205,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--size", choices=SIZES, default="real")
     parser.add_argument("--weights", type=Path, default=None, help="write the weights after the timed steps here")
+    parser.add_argument(
+        "--padding-mask", action="store_true", help="give the model a mask of the padding, as recipes do"
+    )
     arguments = parser.parse_args()
     try:
         figures = run(arguments)

@@ -3,7 +3,7 @@
     python benchmarks/gradient_bytes.py
         distributed data parallel and FSDP2 on two processes, hybrid sharding on four, by the launch files of
         accelerate_configs/, with 1, 4 and 16 micro-batches in a step: the toolkit, the toolkit with batch.reduce_each, and a
-        plain loop in which every backward pass sends; three minutes on two cores
+        plain loop in which every backward pass sends
 
 What is counted is what one process is given to send in a step: DDP's buckets (communication hook), what FSDP2 reduces and
 scatters, gathers, and adds up between the copies of hybrid sharding (`set_custom_reduce_scatter`, `set_custom_all_gather`,

@@ -54,23 +54,21 @@ def main() -> None:
     # What is loaded stays: no process looks through it again when it ends.
     gc.freeze()
     results: dict[str, dict[str, dict[str, Bytes]]] = {"DDP": {}, "FSDP2": {}}
-    for sharded in (False, True):
-        for reduce_each in (False, True):
-            with socket.socket() as listening:
-                listening.bind(("127.0.0.1", 0))
-                port = listening.getsockname()[1]
-            context = get_context("fork")
-            pair = [
-                context.Process(target=count, args=(rank, port, sharded, reduce_each, output))
-                for rank in range(PROCESSES)
-            ]
-            for process in pair:
-                process.start()
-            for process in pair:
-                process.join()
-            if any(process.exitcode for process in pair):
-                sys.exit(f"sharded {sharded}, reduce_each {reduce_each}: {[process.exitcode for process in pair]}")
-            results["FSDP2" if sharded else "DDP"] |= json.loads(output.read_text(encoding="utf-8"))
+    for sharded, reduce_each in ((False, False), (True, False), (True, True)):
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            port = listening.getsockname()[1]
+        context = get_context("fork")
+        pair = [
+            context.Process(target=count, args=(rank, port, sharded, reduce_each, output)) for rank in range(PROCESSES)
+        ]
+        for process in pair:
+            process.start()
+        for process in pair:
+            process.join()
+        if any(process.exitcode for process in pair):
+            sys.exit(f"sharded {sharded}, reduce_each {reduce_each}: {[process.exitcode for process in pair]}")
+        results["FSDP2" if sharded else "DDP"] |= json.loads(output.read_text(encoding="utf-8"))
     output.write_text(json.dumps(results), encoding="utf-8")
 
 

@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,7 +27,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from toolkit.checkpoint import read_state, sealed_folders
 from toolkit.config import Config
-from toolkit.errors import UserError
+from toolkit.errors import SharedUserError, UserError
+from toolkit.evaluation import share_buffers
 from toolkit.exchange import Exchange
 from toolkit.ledger import Ledger
 from toolkit.pieces import all_of, local_of, piece_of
@@ -37,6 +38,7 @@ from toolkit.run_folder import RunFolder
 from toolkit.runtime import Runtime, start_runtime
 from toolkit.saving import PartWriter, Saver, Writer
 from toolkit.spreading import check_folder_is_shared, layout_of, whole_weights
+from toolkit.strategy import Strategy
 from toolkit.weights import parameter_names, weights_of
 
 PROCESSES = 4
@@ -271,6 +273,51 @@ def seeing(folder: Path, runtime: Runtime) -> dict[str, Any]:
     return said
 
 
+def failing_alone(runtime: Runtime) -> str:
+    """Have a process fail where the others wait for it; return what it raises, in the main process."""
+    store = runtime.watch.store
+    assert store is not None
+
+    def wait_for_one() -> None:
+        if runtime.rank == 1:
+            raise ZeroDivisionError("alone")
+        store.wait(["released"])
+
+    said = "nothing"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("toolkit.runtime.SECONDS_TO_FOLLOW", 0.2)
+        try:
+            runtime.together(wait_for_one, talking=True)
+        except ZeroDivisionError as error:
+            said = str(error)
+            # In a run this process would end all others.
+            store.set("released", "")
+            runtime.together(lambda: None)
+    return str(runtime.gather_all(said)[1])
+
+
+def failing_alike(runtime: Runtime) -> list[str]:
+    """Have all processes refuse the same while they communicate; return what each says."""
+
+    def refuse_it() -> None:
+        raise UserError("not like this")
+
+    try:
+        runtime.together(refuse_it, talking=True)
+    except SharedUserError as error:
+        return runtime.gather_all(str(error))
+    return []
+
+
+def averages(runtime: Runtime) -> list[float]:
+    """Return the running averages of all processes where each has taken other samples into its own, before an evaluation."""
+    model = torch.nn.BatchNorm1d(2)
+    assert model.running_mean is not None
+    model.running_mean.fill_(5.0 + runtime.rank)
+    share_buffers(model, replace(runtime, strategy=Strategy(sharded=True, shard=PROCESSES)))
+    return runtime.gather_all(float(model.running_mean[0]))
+
+
 def work(rank: int, port: int, folder: Path) -> None:
     """Be one of the processes."""
     os.environ |= {
@@ -287,6 +334,10 @@ def work(rank: int, port: int, folder: Path) -> None:
         "ways": all_ways(folder, runtime),
         "failing": failing(folder, runtime),
         "seeing": seeing(folder, runtime),
+        "failing alike": failing_alike(runtime),
+        "averages": averages(runtime),
+        # The last: the processes do not come through it together.
+        "failing alone": failing_alone(runtime),
     }
     if runtime.is_main:
         (folder / "outcome.json").write_text(json.dumps(outcome), encoding="utf-8")

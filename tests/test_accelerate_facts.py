@@ -9,7 +9,6 @@ import accelerate.commands.launch
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.data_loader import BatchSamplerShard
 from accelerate.utils import GradientAccumulationPlugin
 from launching import ROOT
@@ -17,8 +16,6 @@ from launching import ROOT
 from toolkit.config import Config
 from toolkit.launch import launch_of
 from toolkit.runtime import start_runtime
-
-CONFIGS = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
 
 
 @pytest.fixture
@@ -97,17 +94,6 @@ def test_a_fused_optimizer_leaves_everything_alone_where_found_inf_is_set(make: 
 def test_accumulation_does_not_look_at_the_end_of_a_loader() -> None:
     assert "sync_with_dataloader" in inspect.signature(GradientAccumulationPlugin).parameters
     assert start_runtime(Config()).accelerator.gradient_state.sync_with_dataloader is False
-
-
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_launch_files_are_read_by_accelerate_and_say_when_and_how(path: Path) -> None:
-    settings = load_config_from_file(str(path))
-    head = path.read_text().split("compute_environment")[0]
-    assert "When to use it:" in head
-    assert f"accelerate launch --config_file accelerate_configs/{path.name}" in head
-    # It starts as many processes as it says: this type goes through the launcher that can.
-    starts_several = settings.distributed_type.value == "MULTI_GPU"
-    assert starts_several == (settings.num_processes > 1)
 
 
 def test_the_request_is_read_with_accelerates_own_parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,12 @@ def test_exit_code_of_the_process_itself(folder: Path) -> None:
     assert not folder.exists()
 
 
+def test_a_mistake_on_one_machine_of_several_is_told_there(folder: Path) -> None:
+    # Process 0 is on another machine, and waits.
+    second = {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+    run_outside(["python", RECIPE, "--batch.sise", "8"], folder, **second).refused("batch.sise", "batch.size")
+
+
 def test_launcher_that_starts_one_process_instead_of_two(folder: Path) -> None:
     refused_once(
         launched("--cpu", "--num_processes", "2", RECIPE, folder=folder),

@@ -1,5 +1,6 @@
 """Ways to spread a model that the processes, the machine or the model do not allow: told by name, before anything is begun."""
 
+import socket
 from typing import Any
 
 import pytest
@@ -171,7 +172,41 @@ def test_layers_to_shard_by_that_the_model_does_not_have(monkeypatch: pytest.Mon
     )
 
 
-def test_sharding_where_there_is_no_accelerator() -> None:
+def test_weights_that_can_not_be_sharded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = Network()
+    model.scale = torch.nn.Parameter(torch.tensor(1.0))
+    with pytest.raises(UserError, match=r"a parameter that is a lone number \(scale\); give it the shape \[1\]"):
+        check_units(model)
+    model = Network()
+    model.inner.float()
+    with pytest.raises(UserError, match=r"those of a Network are of several \(2 float32, 2 float64\); give all"):
+        check_units(model)
+    # What is not trained may be of any type, and what is gathered apart.
+    model.inner.requires_grad_(False)
+    check_units(model)
+    model.inner.requires_grad_(True)
+    monkeypatch.setenv("FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP")
+    check_units(model)
+
+
+def test_sharding_where_there_is_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     launch = launch_of(["--use_fsdp", "--fsdp_version", "2", "--num_processes", "2", "x.py"], None, None)
     problems = contradictions(launch, on_cpu=True, world_size=2)
-    assert any("asks for an accelerator, but torch finds none on this machine; use" in problem for problem in problems)
+    assert any(
+        "asks for an accelerator, but torch finds none on this machine; use accelerate_configs/cpu_fsdp2.yaml or"
+        in problem
+        for problem in problems
+    )
+
+
+def test_what_one_of_several_machines_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "1"), ("MASTER_ADDR", "10.0.0.1")):
+        monkeypatch.setenv(name, value)
+    launch = launch_of(["--multi_gpu", "--num_machines", "2", "--num_processes", "2", "x.py"], None, None)
+    assert contradictions(launch, on_cpu=True, world_size=3) == [
+        "the launch configuration (none) asks for an accelerator, but torch finds none on this machine; "
+        "use accelerate_configs/cpu_several_nodes.yaml on all machines, or repair the driver",
+        f"`accelerate launch` on this machine ({socket.gethostname()}) was asked for 2 processes, but all machines together started 3; "
+        "start the same command, with the same number of machines and processes, on each machine",
+    ]

@@ -21,6 +21,7 @@ from toolkit import meeting
 from toolkit.agreement import compare, compare_data, compare_models, compare_starts, ranges
 from toolkit.errors import LoneUserError, SharedUserError, UserError
 from toolkit.meeting import Meeting, Place, be_welcomed, open_store, read_place, welcome_all
+from toolkit.outcome import Failure, raise_shared
 
 PATIENCE = 1.0
 
@@ -245,7 +246,7 @@ def test_data_and_models_that_differ_are_named(pool: ThreadPoolExecutor, store: 
         [lambda r=r, d=d: compare_data(exchange_over(store, r, 3), tasks[0], d) for r, d in enumerate(digests)],  # type: ignore[misc]
     )
     assert told[0] is not None
-    assert "the content of the data to train (a in process 0" in told[0][0]
+    assert "the content of the training data (a in process 0" in told[0][0]
     assert told == 3 * [told[0]]
 
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
@@ -259,6 +260,22 @@ def test_data_and_models_that_differ_are_named(pool: ThreadPoolExecutor, store: 
     assert "float32 2x4, trained in process 1" in told[0][0]
     assert "the model's bias (float32 3, trained in process 0" in told[0][0]
 
+    # Of one shape, with one other number among ten thousand.
+    models = [torch.nn.Linear(100, 100) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    for values, different in ((True, False), (True, True), (False, True)):
+        store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        models[1].weight.data[0, 0] += float(different)
+        told = problems_of(
+            pool,
+            [
+                lambda r=r, m=m, s=store, v=values: compare_models(exchange_over(s, r, 2), m, v)  # type: ignore[misc]
+                for r, m in enumerate(models)
+            ],
+        )
+        assert [problem is not None for problem in told] == 2 * [values and different]
+        assert told[0] is None or "the values of the model's weight (" in told[0][0]
+
 
 def test_what_is_equal_is_compared_by_one_hash(pool: ThreadPoolExecutor) -> None:
     sent: list[Any] = []
@@ -270,3 +287,17 @@ def test_what_is_equal_is_compared_by_one_hash(pool: ThreadPoolExecutor) -> None
     compare(exchange, {"a": (1, "do it")})
     assert [len(value) for value in sent] == [32]
     assert ranges([5, 0, 1, 2, 7]) == "0-2, 5, 7"
+
+
+def test_an_error_of_another_machine_is_told_with_its_name() -> None:
+    lost = ("there is no such file",)
+    for failures, told in (
+        (
+            [None, Failure(lost, True, "b"), Failure(lost, True)],
+            (f"process 1 on b: {lost[0]}", f"process 2: {lost[0]}"),
+        ),
+        ([Failure(lost, True), Failure(lost, True, "b")], lost),
+    ):
+        with pytest.raises(SharedUserError) as error:
+            raise_shared(failures)
+        assert error.value.problems == told

@@ -316,10 +316,12 @@ def test_what_changes_no_number_may_change_at_every_start(tmp_path: Path) -> Non
     folder = stopped(tmp_path / "run", 5, *OFTEN)
     other = {
         "checkpoint_every": 3, "checkpoint_keep": 1, "checkpoint_best": "highest accuracy", "checkpoint_grace": 30,
-        "evaluate_every": 3, "evaluate_show": 3, "timeout_meeting": 5, "timeout_silence": 5, "timeout_progress": 5, "optim_nonfinite": "skip", "batch_eval": 23,
+        "evaluate_every": 3, "evaluate_show": 3, "timeout_meeting": 5, "timeout_silence": 5, "timeout_progress": 5,
+        "optim_nonfinite": "skip", "batch_eval": 23,
     }  # fmt: skip
     assert run(folder, *arguments_of(**other), build=stopping(folder, training=4)).code == 75
-    assert run(folder, *arguments_of(batch_micro=2), "--batch.balance", "true").done().record["status"] == "finished"
+    more = ("--batch.balance", "true", "--batch.reduce_each", "true")
+    assert run(folder, *arguments_of(batch_micro=2), *more).done().record["status"] == "finished"
     settings = (folder / "config.yaml").read_text(encoding="utf-8")
     assert "micro: 2" in settings
     assert "every: 3" not in settings

@@ -149,3 +149,12 @@ def test_a_run_folder_that_who_writes_does_not_see_is_refused(outcome: dict[str,
     # There the first two hold all of it together.
     assert seeing["hybrid"] is None
     assert seeing["seen"] is None
+
+
+def test_a_process_that_fails_alone_while_all_communicate_does_not_wait_for_the_others(outcome: dict[str, Any]) -> None:
+    assert outcome["failing alone"] == "alone"
+    assert outcome["failing alike"] == 4 * ["not like this"]
+
+
+def test_running_averages_are_those_of_the_main_process_in_an_evaluation(outcome: dict[str, Any]) -> None:
+    assert outcome["averages"] == 4 * [5.0]

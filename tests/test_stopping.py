@@ -17,17 +17,13 @@ from stop_matrix import Undisturbed, carry_out
 
 CHOSEN = [
     "SIGTERM in training | python",
-    "the file STOP while evaluating | python",
     "SIGTERM to process 1 of two, which waits for the other, in training | accelerate launch x 2",
     "SIGTERM to the launcher in training | accelerate launch",
     "SIGTERM to the launcher while evaluating | torchrun x 2, 3 restarts",
     "SIGINT twice | python",
     "grace period over, SIGTERM to process 1 | by hand x 2",
-    "SIGTERM to the loader workers alone | python",
     "SIGKILL to process 1 | torchrun x 2, 3 restarts",
     "SIGSTOP to process 1 while evaluating | by hand x 2",
-    "process 1 hangs in training | by hand x 2",
-    "the loss of a sample is not a number | python",
 ]
 CASES = {f"{case.what} | {case.launcher}": case for case in cases()}
 

@@ -1,6 +1,7 @@
 """Which process is blamed when a run stands still: the one that has come least far, unless it may take its time."""
 
 import json
+import socket
 from time import monotonic
 from typing import Any
 
@@ -73,3 +74,22 @@ def test_a_place_never_goes_back() -> None:
         places.append(activity.doing.place)
     assert places == sorted(places)
     assert len(set(places)) == len(places)
+
+
+def test_a_silent_process_on_another_machine_may_be_behind_a_cut_network() -> None:
+    here = socket.gethostname()
+    for host, suspected in (
+        (here, "it died or froze; it was last seen"),
+        (
+            "other",
+            f"it or its machine (other) died or froze, or the network between other and {here} is cut; it was last seen",
+        ),
+    ):
+        watch = watch_of({0: 1, 1: 1}, {0: (5, 1), 1: (5, 2)})
+        watch.signs[1].beat["host"] = host  # type: ignore[index]
+        watch.signs[1].heard -= 61
+        verdict = watch.judge()
+        assert verdict is not None
+        assert verdict["text"].startswith(
+            f"process 1 of 2 has given no sign of life for 61 s (timeout.silence is 60): {suspected}"
+        )

@@ -22,6 +22,7 @@ from toolkit.config import Config
 from toolkit.diagnosis import show
 from toolkit.errors import SharedUserError
 from toolkit.meeting import Meeting
+from toolkit.pieces import as_bytes
 from toolkit.run_folder import versions
 from toolkit.settings_file import as_mapping, flatten
 from toolkit.task import Task
@@ -36,6 +37,7 @@ LAUNCH_SETTINGS = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
 OWN_LAUNCH_SETTINGS = ("ACCELERATE_CPU_AFFINITY", "ACCELERATE_TORCH_DEVICE")
 MOST_TOLD = 4
 DIGITS = 12
+SAMPLED = 1024
 NOTHING = "nothing"
 
 INSTALL = "install the same versions on all machines, or give them one environment on a shared file system"
@@ -44,6 +46,10 @@ KIND = "start it on machines of one kind, or on all of them with a file for CPU"
 COMMAND = "start the same command on each machine"
 DATA = "bring the same data to all machines"
 MODEL = "bring the same model (model.name) to all machines"
+VALUES = (
+    f"{MODEL}; machines of different kinds can draw new weights that differ in the last digit: with fsdp_cpu_ram_efficient_loading in "
+    "the launch file process 0 sends its own to all"
+)
 
 
 def compare_starts(meeting: Meeting | None, config: Config, on_cpu: bool) -> None:
@@ -98,17 +104,34 @@ def compare_data(exchange: Exchange, task: Task, digests: Mapping[str, str | Non
     evaluated = len(task.evaluate) if task.evaluate is not None else 0
     sizes = {"training": len(task.train), "evaluation": evaluated}
     compare(exchange, {f"the number of {name} samples": (size, DATA) for name, size in sizes.items()})
-    compare(exchange, {f"the content of the data to {name}": (digest, DATA) for name, digest in digests.items()})
+    used = {"train": "training", "evaluate": "evaluation"}
+    compare(exchange, {f"the content of the {used[name]} data": (digest, DATA) for name, digest in digests.items()})
 
 
-def compare_models(exchange: Exchange, model: torch.nn.Module) -> None:
-    """Make sure that all processes have built a model of the same shape. Its weights are not compared.
+def compare_models(exchange: Exchange, model: torch.nn.Module, values: bool = False) -> None:
+    """Make sure that all processes have built a model of the same shape.
+
+    Args:
+        exchange: gives what each process says to all.
+        model: whole in this process.
+        values: also compare a sample of the values of each tensor, where no process is sent those of another.
 
     Raises:
         SharedUserError: they differ.
     """
     tensors = [*model.named_parameters(), *model.named_buffers()]
     compare(exchange, {f"the model's {name}": (described(tensor), MODEL) for name, tensor in tensors})
+    if values:
+        compare(exchange, {f"the values of the model's {name}": (sampled(tensor), VALUES) for name, tensor in tensors})
+
+
+def sampled(tensor: torch.Tensor) -> str:
+    """Return a hash of some values of a tensor that are spread over it: microseconds, whatever its size."""
+    flat = tensor.detach().reshape(-1)
+    # Odd: of a matrix it would take one column alone.
+    step = -(-flat.numel() // SAMPLED) | 1
+    some = flat[::step].cpu().contiguous()
+    return digest_of(as_bytes(some).numpy().tobytes())[:DIGITS]
 
 
 def described(tensor: torch.Tensor) -> str:

@@ -35,11 +35,11 @@ class BatchConfig:
     """At most so many samples run through the model at once in one process; null means no limit. It changes no number."""
     balance: bool = execution(True)
     """Cut each global batch by length: little padding, and about the same work for each process. It changes no number."""
+    eval: int = execution(64)
+    """Samples that one process evaluates at once; it changes no number."""
     reduce_each: bool = execution(False)
     """Sum gradients over the processes after each micro-batch, not once per step: of a sharded model they then never lie whole
     in memory, and more is sent. It changes no number."""
-    eval: int = execution(64)
-    """Samples that one process evaluates at once; it changes no number."""
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""

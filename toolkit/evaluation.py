@@ -119,6 +119,7 @@ def evaluate(
     )
 
     was_training = model.training
+    share_buffers(model, runtime)
     model.eval()
     doing = runtime.doing
     doing("preparing an evaluation")
@@ -164,6 +165,16 @@ def evaluate(
     examples: list[dict[str, Any]] = []
     scores, trivial = runtime.on_main(compute)
     return Evaluation({"loss": mean, **from_loss, **scores}, trivial, examples)
+
+
+def share_buffers(model: torch.nn.Module, runtime: Runtime) -> None:
+    """Give all processes the main one's running averages (batch norms), which are those of a checkpoint.
+
+    Distributed data parallel does so before every forward pass.
+    """
+    if runtime.strategy.sharded:
+        for buffer in model.buffers():
+            runtime.share(buffer)
 
 
 @torch.no_grad()

@@ -83,6 +83,12 @@ def launch_of(arguments: list[str], use_cpu: bool | None, accumulation: int | No
     return Launch(file, remembered, processes, use_cpu, accumulation)
 
 
+def several_machines() -> bool:
+    """Return whether the launcher says that processes of this run are on other machines too."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    return os.environ.get("LOCAL_WORLD_SIZE", size) != size
+
+
 def launched() -> bool:
     """Return whether a launcher is the parent of this process, so that its death is a request to stop."""
     return "TORCHELASTIC_RUN_ID" in os.environ or launcher_arguments() is not None

@@ -1,9 +1,46 @@
 """Optimizers, built from the configuration."""
 
+from typing import Any
+
 import torch
 from torch.distributed.tensor import DTensor
+from torch.optim.sgd import sgd
 
 from toolkit.config import OptimConfig
+from toolkit.pieces import local_of
+
+
+class SpreadSGD(torch.optim.SGD):
+    """SGD whose fused kernel works on what of each weight lies in this process: torch's own refuses tensors that are spread."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Take a step. Every parameter has its momentum already (`begin_averages`)."""
+        for group in self.param_groups:
+            held = [parameter for parameter in group["params"] if parameter.grad is not None]
+            momentum = group["momentum"]
+            sgd(
+                [local_of(parameter) for parameter in held],
+                [local_gradient(parameter) for parameter in held],
+                [local_of(self.state[parameter]["momentum_buffer"]) for parameter in held] if momentum else [],
+                fused=True,
+                found_inf=getattr(self, "found_inf", None),
+                weight_decay=group["weight_decay"],
+                momentum=momentum,
+                lr=group["lr"],
+                dampening=group["dampening"],
+                nesterov=group["nesterov"],
+                maximize=group["maximize"],
+            )
+
+
+def local_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of what of a weight lies in this process."""
+    gradient = parameter.grad
+    assert gradient is not None
+    if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
+        gradient = gradient.redistribute(placements=parameter.placements)
+    return local_of(gradient)
 
 
 def build_optimizer(config: OptimConfig, model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -22,7 +59,9 @@ def build_optimizer(config: OptimConfig, model: torch.nn.Module) -> torch.optim.
             if members:
                 groups.append({"params": members, "weight_decay": decay, "decayed": decayed})
     if config.name == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=config.betas[0], fused=True)
+        spread = any(isinstance(parameter, DTensor) for parameter in trainable)
+        kind = SpreadSGD if spread else torch.optim.SGD
+        return kind(groups, lr=config.lr, momentum=config.betas[0], fused=True)
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
 
 

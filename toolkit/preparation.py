@@ -51,10 +51,10 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0) -
     order = ShuffledOrder(len(task.train), config.batch.size, config.seed)
     total = config.steps if config.steps is not None else max(1, round((config.epochs or 0) * order.steps_per_epoch))
     model = runtime.together(lambda: build_model(task, config, runtime))
-    compare_models(runtime.gather_all, model)
+    compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
     # Before the weights are spread: here the main process holds all of them.
     frozen = digest_of_frozen(model) if runtime.is_main else None
-    runtime.together(lambda: spread(model, runtime))
+    runtime.together(lambda: spread(model, runtime), talking=True)
     sampler = MicroBatchSampler(
         order,
         task.train,
@@ -72,7 +72,7 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0) -
     if mine is not None:  # None where all steps were done before this start
         batches = MicroBatches(task.train, task, config.seed, order.steps_per_epoch)
         batch = runtime.together(lambda: batches.__getitems__(mine))
-        runtime.together(lambda: check_first_batch(task, runtime, model, batch))
+        runtime.together(lambda: check_first_batch(task, runtime, model, batch), talking=True)
     digests = runtime.on_main(lambda: digests)
     return Training(
         task, config, runtime, model, optimizer, loader, order, total, first_step, data=digests, frozen=frozen
@@ -127,7 +127,8 @@ def prepare_for_evaluation(task: Task, config: Config, runtime: Runtime) -> torc
         UserError: it can't be built, or not be spread as the launch configuration asks for.
     """
     model = runtime.together(lambda: build_model(task, config, runtime))
-    runtime.together(lambda: spread(model, runtime))
+    compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
+    runtime.together(lambda: spread(model, runtime), talking=True)
     if runtime.strategy.sharded:
         return model  # as Accelerate would leave it
     prepared: torch.nn.Module = runtime.accelerator.prepare(model)

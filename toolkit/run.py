@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from toolkit import pipes
 from toolkit.config import Config
-from toolkit.errors import DEFECT, DONE, STOPPED, USER_CAN_FIX, LoneUserError, Preempted, UserError
+from toolkit.errors import DEFECT, DONE, STOPPED, USER_CAN_FIX, LoneUserError, Preempted, SharedUserError, UserError
 
 if TYPE_CHECKING:
     from toolkit.task import Task
@@ -105,15 +105,14 @@ def stays_stopped(config: Config) -> int | None:
     """
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         return None
-    from toolkit.launch import agent
+    from toolkit.launch import agent, several_machines
     from toolkit.run_folder import read_record
 
     record = read_record(Path(str(config.output)))
     if record.get("agent") is None or record["agent"] != agent() or machines_changed(record):
         return None
     code = {"preempted": STOPPED, "failed": DEFECT}.get(str(record.get("status")))
-    size = os.environ.get("WORLD_SIZE", "1")
-    if code is None or size == os.environ.get("LOCAL_WORLD_SIZE", size):
+    if code is None or not several_machines():
         return code
     if not is_main_process():
         return None
@@ -160,7 +159,7 @@ def quiet_libraries() -> None:
 
 def report(recipe: str, config: Config | None, error: UserError) -> None:
     """Tell the user once, from the main process, and leave word in the run folder if that is this run's own."""
-    if not is_main_process() and not isinstance(error, LoneUserError):
+    if not is_main_process() and not isinstance(error, LoneUserError) and not speaks_for_its_machine(error):
         time.sleep(SECONDS_TO_SPEAK)
         return
     if is_main_process() and config is not None and config.output is not None:
@@ -169,3 +168,13 @@ def report(recipe: str, config: Config | None, error: UserError) -> None:
         leave_word_of_refusal(Path(config.output), error.problems)
     pipes.flush()
     pipes.tell("\n".join(["", f"{recipe} can't go on:", *(f"  - {problem}" for problem in error.problems)]), sys.stderr)
+
+
+def speaks_for_its_machine(error: UserError) -> bool:
+    """Return whether this is the first process of a machine without the main one, which may have no such error.
+
+    A mistyped flag or a GPU that is missing there: the others would wait for its processes, and nobody would know why.
+    """
+    from toolkit.launch import several_machines
+
+    return several_machines() and os.environ.get("LOCAL_RANK") == "0" and not isinstance(error, SharedUserError)

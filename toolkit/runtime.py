@@ -6,7 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, TypeVar, cast
+from socket import gethostname
+from time import monotonic, sleep
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed
@@ -18,8 +20,9 @@ from toolkit.activity import Activity
 from toolkit.agreement import compare_starts
 from toolkit.config import Config
 from toolkit.errors import SharedUserError, UserError
-from toolkit.launch import Launch, read_launch, unsupported
-from toolkit.meeting import meet, meeting_place
+from toolkit.launch import Launch, is_true, read_launch, several_machines, unsupported
+from toolkit.meeting import SAME, meet, meeting_place
+from toolkit.outcome import Failure, Outcome, attempt, raise_shared
 from toolkit.stopping import StopRequests
 from toolkit.strategy import Strategy, read_strategy, shown_to_accelerate
 from toolkit.tally import Tally
@@ -30,6 +33,10 @@ Result = TypeVar("Result")
 
 # The control group waits as long as it takes: how long is too long, and for whom, is judged by the watch.
 FOR_EVER = timedelta(days=30)
+# Who failed waits so long for the others, which may have failed alike or have nothing to do with it.
+SECONDS_TO_FOLLOW = 10.0
+INTERVAL = 0.05
+THROUGH = "through"
 
 
 @dataclass(frozen=True)
@@ -165,9 +172,15 @@ class Runtime:
         torch.distributed.all_gather(parts, padded)
         return torch.cat([part[:count] for part, count in zip(self.counted(parts), counts, strict=True)])
 
-    def together(self, work: Callable[[], Result]) -> Result:
-        """Run something in every process, and fail in all of them if it fails in one, so that none is left waiting."""
+    def together(self, work: Callable[[], Result], talking: bool = False) -> Result:
+        """Run something in every process, and fail in all of them if it fails in one, so that none is left waiting.
+
+        With `talking` the processes communicate in it. The others may then wait in there for one that failed, which does not
+        wait for them in turn: it raises its error alone.
+        """
         outcome = attempt(work)
+        if talking and not self.all_come(wait=outcome.error is not None):
+            raise cast(Exception, outcome.error)
         failures: list[Failure | None] = [outcome.failure]
         if self.control is not None:
             failures *= self.size
@@ -176,6 +189,19 @@ class Runtime:
             raise outcome.error
         raise_shared(failures)
         return cast(Result, outcome.result)
+
+    def all_come(self, wait: bool) -> bool:
+        """Say that this process is through with something; return whether all are, after waiting some seconds for them if asked."""
+        if self.watch.store is None:
+            return True
+        # Each time adds as many as there are processes.
+        own = self.watch.store.add(THROUGH, 1)
+        until = monotonic() + SECONDS_TO_FOLLOW
+        while wait and self.watch.store.add(THROUGH, 0) < -(-own // self.size) * self.size:
+            if monotonic() > until:
+                return False
+            sleep(INTERVAL)
+        return True
 
     def share(self, tensor: torch.Tensor) -> None:
         """Give all processes the main one's values of a tensor on the device, bit for bit."""
@@ -309,12 +335,15 @@ def contradictions(launch: Launch, on_cpu: bool, world_size: int) -> list[str]:
             "this process was forked from one that had used CUDA already, such as a notebook, and CUDA does not work in such a copy; start "
             "the processes from the notebook with toolkit.notebook.launch, or in a terminal with `accelerate launch`"
         )
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if launch.use_cpu is False and on_cpu:
+        file = "cpu_several_nodes.yaml on all machines" if several_machines() else "cpu.yaml"
+        if is_true("ACCELERATE_USE_FSDP") or is_true("ACCELERATE_USE_PARALLELISM_CONFIG"):
+            file = "cpu_fsdp2.yaml or another cpu_*.yaml that spreads the model"
         problems.append(
             f"the launch configuration ({launch.description}) asks for an accelerator, but torch finds none on this machine; "
-            "use accelerate_configs/cpu.yaml, or repair the driver"
+            f"use accelerate_configs/{file}, or repair the driver"
         )
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if not on_cpu and local > torch.accelerator.device_count():
         problems.append(
             f"{local} processes were started on this machine, which has {torch.accelerator.device_count()} accelerator(s); "
@@ -330,60 +359,15 @@ def contradictions(launch: Launch, on_cpu: bool, world_size: int) -> list[str]:
             "Start them with `accelerate launch` and a file of accelerate_configs/, or unset WORLD_SIZE and RANK"
         )
     # 0 and -1 are Accelerate's "as many as there are" and "to be given later".
-    if launch.processes not in (None, 0, -1, world_size):
+    unmet = launch.processes not in (None, 0, -1, world_size)
+    if unmet and several_machines():
+        problems.append(
+            f"`accelerate launch` on this machine ({gethostname()}) was asked for {launch.processes} processes, but all machines together "
+            f"started {world_size}; {SAME}"
+        )
+    elif unmet:
         problems.append(
             f"`accelerate launch` was asked for {launch.processes} processes, but started {world_size}; on CPU use "
             f"`accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes {launch.processes}`"
         )
     return problems
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What the other processes are told of an error."""
-
-    problems: tuple[str, ...]
-    is_user_error: bool
-
-
-@dataclass(frozen=True)
-class Outcome(Generic[Result]):
-    """The result or the error of some work in this process."""
-
-    result: Result | None = None
-    error: Exception | None = None
-
-    @property
-    def failure(self) -> Failure | None:
-        """The error in a form that can be sent."""
-        match self.error:
-            case None:
-                return None
-            case UserError(problems=problems):
-                return Failure(problems, is_user_error=True)
-            case error:
-                return Failure((f"{type(error).__name__}: {error}",), is_user_error=False)
-
-
-def attempt(work: Callable[[], Result]) -> Outcome[Result]:
-    """Run some work and keep its error."""
-    try:
-        return Outcome(result=work())
-    except Exception as error:
-        return Outcome(error=error)
-
-
-def raise_shared(failures: list[Failure | None]) -> None:
-    """Raise what any of the processes failed with; say which process where they do not all say the same."""
-    failed = {rank: failure for rank, failure in enumerate(failures) if failure is not None}
-    if not failed:
-        return
-    defects = {rank: failure for rank, failure in failed.items() if not failure.is_user_error}
-    told = defects or failed
-    if len(failed) == len(failures) and len(set(failed.values())) == 1:
-        problems = next(iter(failed.values())).problems
-    else:
-        problems = tuple(f"process {rank}: {problem}" for rank, failure in told.items() for problem in failure.problems)
-    if defects:
-        raise RuntimeError("; ".join(problems))
-    raise SharedUserError(*problems)

@@ -48,22 +48,31 @@ def chosen_units(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
     policy = os.environ.get("FSDP_AUTO_WRAP_POLICY", "").upper()
     if policy not in (LAYERS, SIZE):
         return
-    classes = named_classes() or set(getattr(model, "_no_split_modules", None) or ())
+    # Asked of each part: a task may hold a model of Transformers, or two, in a module of its own.
+    own_choice = {name for part in model.modules() for name in getattr(part, "_no_split_modules", None) or ()}
+    classes = named_classes() or own_choice
     smallest = int(os.environ.get("FSDP_MIN_NUM_PARAMS", "0"))
-    embedding = None
-    # Models of images have the method too, and raise.
-    with suppress(NotImplementedError):
-        embedding = getattr(model, "get_input_embeddings", lambda: None)() if policy == LAYERS else None
+    embeddings = set(embeddings_of(model)) if policy == LAYERS else set()
     taken: set[torch.nn.Parameter] = set()
     for module in inner_first(model):
         own = set(module.parameters()) - taken
-        fits = type(module).__name__ in classes or module is embedding
+        fits = type(module).__name__ in classes or module in embeddings
         if policy == SIZE:
             fits = sum(parameter.numel() for parameter in own) >= max(1, smallest)
         # The inner part of a part that is taken whole would be gathered twice.
         if fits and own and own == set(module.parameters()) and not shares_weights(model, module):
             taken |= own
             yield module
+
+
+def embeddings_of(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Yield what the parts of a model call their embedding."""
+    for part in model.modules():
+        # Models of images have the method too, and raise.
+        with suppress(NotImplementedError):
+            embedding = getattr(part, "get_input_embeddings", lambda: None)()
+            if isinstance(embedding, torch.nn.Module):
+                yield embedding
 
 
 def inner_first(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
@@ -104,6 +113,7 @@ def check_units(model: torch.nn.Module) -> None:
             f"the launch configuration asks for FSDP2, which does not shard quantised weights ({quantised[0]}, ...); leave "
             "model.lora.bits out, or use ddp_one_node.yaml of accelerate_configs/"
         )
+    check_weights(model)
     policy = os.environ.get("FSDP_AUTO_WRAP_POLICY", "").upper()
     classes = Counter(type(module).__name__ for module in model.modules() if any(True for _ in module.parameters()))
     unknown = sorted(named_classes() - set(classes))
@@ -115,6 +125,31 @@ def check_units(model: torch.nn.Module) -> None:
             f"fsdp_transformer_layer_cls_to_wrap names {', '.join(unknown)}, which the {type(model).__name__} has no layer of; it has "
             f"{', '.join([*likely, *once][:NAMED])}. Name one of these, or leave the setting out to take the model's own choice"
         )
+
+
+def check_weights(model: torch.nn.Module) -> None:
+    """Refuse weights that FSDP2 would fail at, later and in other words.
+
+    Raises:
+        UserError: one is a lone number, or those that are gathered together are of several types.
+    """
+    lone = [name for name, parameter in model.named_parameters() if parameter.ndim == 0]
+    if lone:
+        raise UserError(
+            f"the launch configuration asks for FSDP2, which does not shard a parameter that is a lone number ({', '.join(lone[:NAMED])}); "
+            "give it the shape [1] in the model, or use ddp_one_node.yaml of accelerate_configs/"
+        )
+    taken: set[torch.nn.Parameter] = set()
+    for part in (*chosen_units(model), model):
+        together = set(part.parameters()) - taken
+        taken |= together
+        dtypes = sorted(str(p.dtype).removeprefix("torch.") for p in together if p.requires_grad)
+        if len(set(dtypes)) > 1:
+            kinds = ", ".join(f"{count} {dtype}" for dtype, count in Counter(dtypes).items())
+            raise UserError(
+                f"the launch configuration asks for FSDP2, which gathers weights of one type together, and those of a {type(part).__name__} "
+                f"are of several ({kinds}); give all weights one type, or use ddp_one_node.yaml of accelerate_configs/"
+            )
 
 
 def units(model: torch.nn.Module) -> int:

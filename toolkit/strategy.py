@@ -50,6 +50,11 @@ class Strategy:
         return self.sharded or self.tensor > 1
 
     @property
+    def keeps_own_values(self) -> bool:
+        """Whether each process keeps of a spread model what it has read itself, and is sent nothing by the main one."""
+        return self.spreads and not self.built_by_main
+
+    @property
     def description(self) -> str:
         """The strategy in words, for the plan."""
         words = []
@@ -93,7 +98,8 @@ def read_strategy(world_size: int, precision: str) -> tuple[Strategy, list[str]]
         problems.append(
             f"the launch configuration spreads the model over {product} processes (dp_replicate {replicate} x dp_shard {shard} x tp {tensor}"
             + (f" x cp {sizes['CP']} x sp {sizes['SP']}" if sizes["CP"] * sizes["SP"] > 1 else "")
-            + f"), but {world_size} {'was' if world_size == 1 else 'were'} started; the product has to be num_processes"
+            + f"), but {world_size} {'was' if world_size == 1 else 'were'} started; the product has to be num_processes: "
+            f"give --num_processes {product}, or other sizes in the launch file or as --parallelism_config_tp_size and so on"
         )
     if (sharded or tensor > 1) and "RANK" not in os.environ:
         problems.append(

@@ -36,8 +36,8 @@ def split_layers(model: torch.nn.Module, mesh: DeviceMesh) -> None:
     if not plan:
         raise UserError(
             f"the launch configuration asks for tensor parallel over {size} processes, but a {kind} brings no plan of how to split "
-            "its layers; use fsdp2_one_node.yaml of accelerate_configs/, which shards any model, or a model with a plan (Llama, "
-            "Qwen, Mistral, Gemma and most other decoders of Transformers)"
+            "its layers; use fsdp2_one_node.yaml (on CPU cpu_fsdp2.yaml) of accelerate_configs/, which shards any model, or a model "
+            "with a plan (Llama, Qwen, Mistral, Gemma and most other decoders of Transformers)"
         )
     check_heads(model, size)
     styles: dict[str, ParallelStyle] = {}

@@ -165,11 +165,10 @@ class Watch:
         for rank, sign in list(self.signs.items()):
             silent = now - sign.heard
             if silent > patience or (self.lost_contact and not self.leaving and rank == 0):
-                how = (
-                    f"has given no sign of life for {silent:.0f} s (timeout.silence is {self.timeout.silence:g}): it died or froze"
-                    if silent > self.timeout.silence
-                    else "died"
-                )
+                how = "died"
+                if silent > self.timeout.silence:
+                    limit = f"timeout.silence is {self.timeout.silence:g}"
+                    how = f"has given no sign of life for {silent:.0f} s ({limit}): {suspicion(sign.beat['host'])}"
                 text = f"process {rank} of {self.size} {how}; it was last seen {sign.describe()}"
                 return {
                     "text": text,
@@ -263,6 +262,14 @@ def say_aloud(verdict: Verdict) -> int:
     if not verdict.get("told"):
         print(verdict["text"], file=sys.stderr, flush=True)
     return int(verdict["code"])
+
+
+def suspicion(host: str) -> str:
+    """Say what may be wrong with a silent process on that machine. From another machine a cut network looks the same."""
+    here = socket.gethostname()
+    if host == here:
+        return "it died or froze"
+    return f"it or its machine ({host}) died or froze, or the network between {host} and {here} is cut"
 
 
 def kill_frozen(silent: Mapping[str, Any]) -> None:

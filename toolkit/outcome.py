@@ -1,0 +1,71 @@
+"""What came of some work in each of several processes, and the error that all of them raise if it failed in one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from socket import gethostname
+from typing import Generic, TypeVar
+
+from toolkit.errors import SharedUserError, UserError
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What the other processes are told of an error."""
+
+    problems: tuple[str, ...]
+    is_user_error: bool
+    host: str = field(default_factory=gethostname, compare=False)
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Result]):
+    """The result or the error of some work in this process."""
+
+    result: Result | None = None
+    error: Exception | None = None
+
+    @property
+    def failure(self) -> Failure | None:
+        """The error in a form that can be sent."""
+        match self.error:
+            case None:
+                return None
+            case UserError(problems=problems):
+                return Failure(problems, is_user_error=True)
+            case error:
+                return Failure((f"{type(error).__name__}: {error}",), is_user_error=False)
+
+
+def attempt(work: Callable[[], Result]) -> Outcome[Result]:
+    """Run some work and keep its error."""
+    try:
+        return Outcome(result=work())
+    except Exception as error:
+        return Outcome(error=error)
+
+
+def raise_shared(failures: list[Failure | None]) -> None:
+    """Raise what any of the processes failed with; say which process where they do not all say the same."""
+    failed = {rank: failure for rank, failure in enumerate(failures) if failure is not None}
+    if not failed:
+        return
+    defects = {rank: failure for rank, failure in failed.items() if not failure.is_user_error}
+    told = defects or failed
+    if len(failed) == len(failures) and len(set(failed.values())) == 1:
+        problems = next(iter(failed.values())).problems
+    else:
+        problems = tuple(
+            f"process {rank}{elsewhere(failure.host)}: {problem}"
+            for rank, failure in told.items()
+            for problem in failure.problems
+        )
+    if defects:
+        raise RuntimeError("; ".join(problems))
+    raise SharedUserError(*problems)
+
+
+def elsewhere(host: str) -> str:
+    """Return the machine in words if it is not this one."""
+    return "" if host == gethostname() else f" on {host}"
