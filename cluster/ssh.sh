@@ -52,11 +52,12 @@ exec 3<&0 </dev/null
 set -m
 "${@:3}" &
 launcher=$!
+set +m
 { while read -r signal; do kill -s "$signal" "$launcher"; done; kill -s TERM "$launcher"; } <&3 2>/dev/null &
 listener=$!
 code=0
 wait "$launcher" || code=$?
-kill "$listener" 2>/dev/null
+{ kill "$listener" && wait "$listener"; } 2>/dev/null
 exit "$code"
 '
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -26,11 +26,12 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from toolkit.checkpoint import read_state, sealed_folders
-from toolkit.config import Config
+from toolkit.config import Config, OptimConfig
 from toolkit.errors import SharedUserError, UserError
 from toolkit.evaluation import share_buffers
 from toolkit.exchange import Exchange
 from toolkit.ledger import Ledger
+from toolkit.optimizer import begin_averages, build_optimizer
 from toolkit.pieces import all_of, local_of, piece_of
 from toolkit.restoring import content_of, restore
 from toolkit.resume import Start
@@ -309,6 +310,42 @@ def failing_alike(runtime: Runtime) -> list[str]:
     return []
 
 
+def trained(way: Callable[[Small], None], kind: Literal["adamw", "sgd"]) -> Small:
+    """Return a model after two steps whose gradients are known beforehand, and one that a gradient kept it from."""
+    model = Small(1)
+    way(model)
+    optimizer = build_optimizer(OptimConfig(name=kind, lr=0.1, weight_decay=0.1), model)
+    begin_averages(optimizer)
+    for step, is_finite in enumerate((True, False, True)):
+        for number, parameter in enumerate(p for p in model.parameters() if p.requires_grad):
+            generator = torch.Generator().manual_seed(100 * step + number)
+            values = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+            piece = piece_of(parameter)
+            assert piece is not None
+            parameter.grad = torch.zeros_like(parameter)
+            local_of(parameter.grad).copy_(values[piece.within(all_of(parameter.shape))])
+        optimizer.found_inf = torch.tensor(0.0 if is_finite else 1.0)  # type: ignore[attr-defined]
+        optimizer.step()
+    return model
+
+
+def training(runtime: Runtime) -> dict[str, bool]:
+    """Return whether each optimizer does to the part of a weight here what it does to all of it in one process."""
+    alike = {}
+    for kind in ("adamw", "sgd"):
+        expected = dict(trained(whole, kind).named_parameters())
+        for name, way in WAYS.items():
+            found = trained(way, kind).named_parameters()
+            pieces = [
+                (local_of(p), expected[key][piece.within(all_of(p.shape))])
+                for key, p in found
+                if (piece := piece_of(p))
+            ]
+            here = len(pieces) == len(expected) and all(torch.allclose(a, b, atol=1e-6) for a, b in pieces)
+            alike[f"{kind}, {name}"] = all(runtime.gather_all(here))
+    return alike
+
+
 def averages(runtime: Runtime) -> list[float]:
     """Return the running averages of all processes where each has taken other samples into its own, before an evaluation."""
     model = torch.nn.BatchNorm1d(2)
@@ -335,6 +372,7 @@ def work(rank: int, port: int, folder: Path) -> None:
         "failing": failing(folder, runtime),
         "seeing": seeing(folder, runtime),
         "failing alike": failing_alike(runtime),
+        "training": training(runtime),
         "averages": averages(runtime),
         # The last: the processes do not come through it together.
         "failing alone": failing_alone(runtime),

@@ -44,7 +44,8 @@ trap 'echo TERM >>"$here.signals"; exit 3' TERM
 trap 'echo INT >>"$here.signals"; exit 4' INT
 printf '%s\\n' "$PWD" "$@" >"$here.words.partial"; mv "$here.words.partial" "$here.words"
 echo "$(hostname) speaks"
-[[ ! -e $here.fails ]] || exit 7
+# Not before the other one listens to signals.
+until [[ ! -e $here.fails ]]; do [[ ! -e $RECORDS/machine-0.words ]] || exit 7; sleep 0.05; done
 until [[ -e $RUN/STOP || -e $RUN/run.json ]]; do sleep 0.05; done
 # As a run does that was asked to stop.
 [[ -e $RUN/run.json ]] || echo '{"status": "preempted"}' >"$RUN/run.json"
@@ -165,6 +166,8 @@ def test_ssh_starts_a_launcher_on_each_machine_and_ends_all(commands: Path, reco
         _, errors = script.communicate(timeout=30)
         assert network.running(0) == network.running(1) == []
     assert script.returncode == {"INT": 4, "TERM": 3, "failure": 7}[how]
+    # The shells there tell nothing of their jobs.
+    assert "Terminated" not in errors
     assert (records / "machine-0.signals").read_text() == ("INT\n" if how == "INT" else "TERM\n")
     for machine in range(2):
         place, *words = (records / f"machine-{machine}.words").read_text().splitlines()

@@ -158,3 +158,7 @@ def test_a_process_that_fails_alone_while_all_communicate_does_not_wait_for_the_
 
 def test_running_averages_are_those_of_the_main_process_in_an_evaluation(outcome: dict[str, Any]) -> None:
     assert outcome["averages"] == 4 * [5.0]
+
+
+def test_every_optimizer_trains_the_parts_as_it_trains_the_whole(outcome: dict[str, Any]) -> None:
+    assert outcome["training"] == {f"{kind}, {name}": True for kind in ("adamw", "sgd") for name in WAYS}
