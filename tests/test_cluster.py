@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launching import ROOT, clean_environment
@@ -86,9 +87,15 @@ def begin(command: list[str | Path], commands: Path, folder: Path, **environment
     """Start a command where those of the cluster come first."""
     path = f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     settings = clean_environment(PATH=path, GLOO_SOCKET_IFNAME=INTERFACE, **environment)
-    return subprocess.Popen(
-        [str(word) for word in command], env=settings, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )  # fmt: skip
+    words = [str(word) for word in command]
+    output: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # The tests may run in the background, where a shell ignores Ctrl-C for good.
+    return subprocess.Popen(words, env=settings, cwd=folder, preexec_fn=hears_interrupts, **output)  # noqa: PLW1509
+
+
+def hears_interrupts() -> None:
+    """Let this process be interrupted, as one that a person started."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_until(found: object, process: subprocess.Popen[str], seconds: float = 120) -> None:

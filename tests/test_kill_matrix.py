@@ -21,13 +21,3 @@ def test_a_run_that_is_killed_and_started_again_comes_to_the_same_weights() -> N
         for cell in re.findall(r" (\d+) ", line)
     ]
     assert sum(kills) >= 4
-
-
-def test_a_run_that_moves_to_another_number_of_processes_sees_the_same_samples_and_comes_to_the_same_weights() -> None:
-    """45 samples, stopped in the middle of the first epoch. Bounds: the benchmark's own."""
-    script = str(ROOT / "benchmarks" / "elastic_chain.py")
-    small = ["--models", "BERT", "--chain", "2", "1", "--samples", "45"]
-    result = finished([sys.executable, script, *small], 240, {})
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "| BERT | 2 of 6 |" in result.stdout
-    assert "| yes | yes |" in result.stdout
