@@ -1,4 +1,4 @@
-"""The kill matrix and the elastic chain of the benchmarks, smaller: real processes, killed and moved."""
+"""The kill matrix of the benchmarks, smaller: real processes, killed and started again."""
 
 import re
 import sys
