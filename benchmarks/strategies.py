@@ -2,7 +2,7 @@
 
     python benchmarks/strategies.py
         one process; distributed data parallel, FSDP2, hybrid sharding, tensor parallel, and tensor times data parallel on two
-        and four processes, by the launch files of accelerate_configs/; three models in float64; about three minutes on two cores
+        and four processes, by the launch files of accelerate_configs/; three models in float64; about seven minutes on two cores
     python benchmarks/strategies.py --strategies "FSDP2 on 2" --models BERT --samples 45
         a part of it
 
