@@ -1,9 +1,9 @@
 """A run stopped in the middle of an epoch under each way to spread a model, and resumed under each other.
 
     python benchmarks/every_layout.py
-        7 layouts to each of 7 = 49 pairs of a small transformer in float64; about ten minutes on two cores
+        7 layouts to each of 7 = 49 pairs of a small network in float64; about a quarter of an hour on two cores
     python benchmarks/every_layout.py --layouts "one process" "FSDP2 on 4" "data parallel on 2"
-        a part of it; the last pair of layouts is also gone through as a chain, each from the one before
+        a part of it
 
 For each pair: the ledger of the resumed run beside that of an undisturbed one in one process (samples of every step, the largest
 relative difference of losses and gradient norms), and the final weights. Exits with 1 beyond the bound or if a sample was seen
