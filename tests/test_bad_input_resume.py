@@ -346,8 +346,8 @@ def make_damaged_run(place: Path) -> None:
 
 
 RESUMED: dict[str, tuple[Damage, str]] = {
-    "nothing": (make_nothing, "but there is no such folder; give auto, never, or a checkpoint such as"),
-    "a file": (Path.touch, "but there is no such folder; give auto, never, or a checkpoint such as"),
+    "nothing": (make_nothing, "but there is no such folder; give auto, strict, never, or a checkpoint such as"),
+    "a file": (Path.touch, "but there is no such folder; give auto, strict, never, or a checkpoint such as"),
     "an empty folder": (Path.mkdir, "which is no valid checkpoint: the folder is empty"),
     "a run without checkpoints": (
         lambda place: (place / "checkpoints").mkdir(parents=True),
@@ -382,7 +382,7 @@ def test_a_damaged_checkpoint_that_was_named_is_refused_and_no_other_is_taken(fo
 BAD_SETTINGS = [
     (["--checkpoint.every", "0"], "checkpoint.every is 0; it must be 1 or greater"),
     (["--checkpoint.every", "-1"], "checkpoint.every is -1; it must be 1 or greater"),
-    (["--checkpoint.keep", "0"], "checkpoint.keep is 0; it must be 1 or greater"),
+    (["--checkpoint.keep", "-1"], "checkpoint.keep is -1; it must be 0 or greater"),
     (["--checkpoint.best", "loss"], "checkpoint.best is 'loss'; give lowest or highest and a metric, such as"),
     (["--checkpoint.best", "lowest"], "checkpoint.best is 'lowest'; give lowest or highest and a metric"),
     (["--checkpoint.best", "best accuracy"], "checkpoint.best is 'best accuracy'; give lowest or highest and a metric"),

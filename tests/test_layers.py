@@ -14,7 +14,7 @@ LAYERS = {
         "reading schedules settings_file stopping"
     ),
     1: (
-        "loading losses metric_classes metrics optimizer optimizer_state pieces scoring snapshot stored tally task weights "
+        "loading losses metric_classes metrics optimizer optimizer_state pieces provenance scoring snapshot stored tally task weights "
         "answering.metric_classes answering.metrics answering.rules answering.spans chat.metrics embedding.losses embedding.metric_classes "
         "embedding.metrics language.metric_classes language.metrics preferences.metrics rewriting.generation "
         "rewriting.metrics tagging.metric_classes tagging.metrics"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.config import at_least, execution
+from toolkit.config import at_least, execution, locates
 from toolkit.errors import UserError
 from toolkit.held_out import held_out_rows
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataConfig:
-    name: str | None = None
+    name: str | None = locates(None)
     """A file, a folder, a saved data set or a hub id; null is the embedded corpus, unless data.train is given."""
-    config: str | None = None
+    config: str | None = locates(None)
     """The configuration of a hub data set that has several."""
-    train: str | None = None
+    train: str | None = locates(None)
     """Training data: a file, or the name of a split or of a file in data.name."""
-    eval: str | None = None
+    eval: str | None = locates(None)
     """Evaluation data, given like data.train; null holds out training rows if data.name brings none."""
     held_out: float = 0.1
     """The share of the training rows that is held out where there is no evaluation data."""

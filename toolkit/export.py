@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from toolkit.adapters import has_adapters, save_adapters
-from toolkit.run_folder import versions
+from toolkit.provenance import versions
 from toolkit.settings_file import to_yaml
 
 

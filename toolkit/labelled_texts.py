@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from toolkit.columns import Columns, find_columns
-from toolkit.config import at_least
+from toolkit.config import at_least, locates
 from toolkit.corpora.docstrings import docstrings
 from toolkit.data_config import DataConfig, embedded_splits
 from toolkit.errors import UserError
@@ -36,11 +36,11 @@ CORPUS_LENGTH = 128
 class LabelledTexts(DataConfig):
     """The `data` section of a recipe that puts texts into classes, or gives them a number."""
 
-    text: str | None = None
+    text: str | None = locates(None)
     """The column with the text; null finds it by its name."""
-    text_pair: str | None = None
+    text_pair: str | None = locates(None)
     """The column with the second text, where each sample is a pair; null finds it by its name, or there is none."""
-    label: str | None = None
+    label: str | None = locates(None)
     """The column with the label; null finds it by its name."""
     kind: Literal["auto", "single", "multi", "regression"] = "auto"
     """One label for each text, several (multi), or a number (regression); auto decides by the labels."""

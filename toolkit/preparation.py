@@ -20,7 +20,7 @@ from toolkit.order import ShuffledOrder
 from toolkit.randomness import seed_for
 from toolkit.restoring import digest_of_frozen, weights_of
 from toolkit.runtime import Runtime
-from toolkit.schedules import warmup_steps
+from toolkit.schedules import total_steps, warmup_steps
 from toolkit.sharding import check_units, checkpoint_activations, shard, units
 from toolkit.spreading import whole_weights
 from toolkit.task import JointLoss, Task
@@ -49,7 +49,7 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0) -
     compare_data(runtime.gather_all, task, digests)
     runtime.together(lambda: check_fit(task, config, runtime))
     order = ShuffledOrder(len(task.train), config.batch.size, config.seed)
-    total = config.steps if config.steps is not None else max(1, round((config.epochs or 0) * order.steps_per_epoch))
+    total = total_steps(config, len(task.train))
     model = runtime.together(lambda: build_model(task, config, runtime))
     compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
     # Before the weights are spread: here the main process holds all of them.
@@ -264,7 +264,10 @@ def checkpoint_facts(training: Training) -> str:
         copies = f"their copy in the memory of the main process takes {in_bytes(size)} more"
     else:
         copies = f"{parts} processes write a part each, whose copy in memory takes about {in_bytes(size // parts)} more"
-    said = f"every {every:,} steps, {in_bytes(size)} each; the newest {config.keep} and the one with the {config.best} are kept; {copies}"
+    kept = f"the newest {max(1, config.keep)} and the one with the {config.best} are kept"
+    if config.keep == 0:
+        kept += " until the run is finished, and then none"
+    said = f"every {every:,} steps, {in_bytes(size)} each; {kept}; {copies}"
     # torchrun, which `accelerate launch` uses for several processes, kills 30 s after it has sent SIGTERM.
     if config.grace is not None and config.grace > TORCHRUN_GRACE and "TORCHELASTIC_RUN_ID" in os.environ:
         said += f". Warning: checkpoint.grace is {config.grace:g} s, but this launcher kills {TORCHRUN_GRACE:g} s after its SIGTERM"

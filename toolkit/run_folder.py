@@ -10,25 +10,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from platform import python_version
 from typing import IO, Any, Literal
 
 from safetensors import SafetensorError
 
 from toolkit.errors import UserError
 from toolkit.ledger import finite_or_none
+from toolkit.provenance import versions
 
 Status = Literal["running", "finished", "preempted", "refused", "failed"]
 
 # POSIX lets go of all locks of a process on a file when it closes any handle of it: what this process holds is not probed.
 HELD: set[Path] = set()
 
+# What the system says of a lock that another process holds; anything else means that there are no locks here.
+TAKEN = {errno.EACCES, errno.EAGAIN}
+
 # What the system says of a disk that is full, over a quota, read-only, broken or not ours.
 REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.EACCES, errno.EPERM}
-
-PACKAGES = ("finetune-toolkit", "torch", "accelerate", "transformers", "datasets", "evaluate", "numpy")
 
 
 class RunFolder:
@@ -37,6 +37,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock: IO[str] | None = None
+        self.locks_nothing: str | None = None
+        """What the system says where this file system has no locks: two starts at once would not be noticed."""
         self.writing = threading.Lock()
 
     @property
@@ -101,11 +103,31 @@ class RunFolder:
             ) from None
         try:
             fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(
-                f"another process is running in {self.path}; wait for it, or give another folder with --output"
-            ) from None
+        except OSError as error:
+            if error.errno in TAKEN:
+                raise UserError(
+                    f"another process is running in {self.path}; wait for it, or give another folder with --output"
+                ) from None
+            self.locks_nothing = error.strerror or str(error)
         HELD.add(self.path.resolve())
+
+    def check_is_there(self) -> None:
+        """Make sure that this is still the folder that was claimed.
+
+        Raises:
+            UserError: it was deleted or put in another one's place while the run was under way.
+        """
+        if self.lock is None:
+            return
+        try:
+            there = os.path.samestat(os.fstat(self.lock.fileno()), self.lock_file.stat())
+        except OSError:
+            there = False
+        if not there:
+            raise UserError(
+                f"the run folder {self.path} was deleted or replaced while the run was under way, so that nothing can be written "
+                "there; start the same command again, which goes on from what is there"
+            )
 
     def release(self) -> None:
         """Let go of the lock."""
@@ -145,16 +167,18 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a living process works in a run folder."""
+    """Return whether a living process may work in a run folder; on a file system without locks one always may."""
     if folder.resolve() in HELD:
         return True
     try:
-        with (folder / "run.lock").open("r+", encoding="utf-8") as lock:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        lock = (folder / "run.lock").open("r+", encoding="utf-8")
     except OSError:
         return False
+    with lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
     return False
 
 
@@ -191,17 +215,6 @@ def write_whole(path: Path, text: str) -> None:
     except OSError:
         partial.unlink(missing_ok=True)
         raise
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that a run's numbers depend on."""
-    found = {"python": python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def now() -> str:

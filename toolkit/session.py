@@ -1,10 +1,11 @@
 """One start of a run in its folder: from the data to the result, and a word in run.json on how it ended, whatever happens."""
 
 import json
+import math
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any, TypeVar
 import torch
 
 from toolkit import pipes
-from toolkit.checkpoint import digest_of_file
+from toolkit.agreement import digests_of_data
+from toolkit.checkpoint import digest_of_file, retire
 from toolkit.config import Config
 from toolkit.console import Display, Voice, clock
 from toolkit.errors import DEFECT, STOPPED, USER_CAN_FIX, Preempted, UserError
@@ -25,11 +27,13 @@ from toolkit.ledger import Ledger
 from toolkit.loop import train
 from toolkit.preparation import plan, prepare, whole_model
 from toolkit.progress import Progress
+from toolkit.provenance import changes, provenance, versions
 from toolkit.restoring import restore
-from toolkit.resume import Start, check_data, choose_start
-from toolkit.run_folder import RunFolder, now, told_if_refused, versions, write_whole
+from toolkit.resume import Start, begun_anew, check_data, check_length, choose_start
+from toolkit.run_folder import RunFolder, now, told_if_refused, write_whole
 from toolkit.runtime import Runtime
 from toolkit.saving import PartWriter, Saver, newest_name
+from toolkit.schedules import total_steps
 from toolkit.settings_file import to_yaml
 from toolkit.spreading import check_folder_is_shared, layout_of
 from toolkit.task import Task
@@ -84,18 +88,32 @@ class Session:
         folder, runtime = self.folder, self.runtime
         runtime.doing("reading data", patient=True)
         task = runtime.together(lambda: build_task(config))
-        start = runtime.on_main(lambda: choose_start(folder, config, runtime.precision))
+        total = total_steps(config, len(task.train))
+        if finished := runtime.on_main(lambda: nothing_to_do(folder, config, task)):
+            voice.say(f"{self.recipe}: this run is finished, on the same data; nothing was trained again")
+            tell(finished, voice)
+            return finished
+        start = runtime.on_main(lambda: choose_start(folder, config, runtime.precision, total))
+        made_with = provenance(config)
+        changed = runtime.on_main(lambda: self.what_changed(start, config, made_with))
         runtime.doing("preparing the model", patient=True)
         training = prepare(task, config, runtime, start.step)
+        training.starts = [*start.starts, {"first_step": start.step + 1, "started": now(), **made_with}]
         progress = self.progress = Progress(steps=start.step)
         module = runtime.accelerator.unwrap_model(training.model)
         check_folder_is_shared(folder, module, runtime)
         if start.checkpoint is not None:
-            runtime.on_main(lambda: check_data(start, training.data))
+            written = f"when {start.checkpoint} was written"
+            runtime.on_main(lambda: check_data(training.data, start.state.get("data", {}), written))
             restore(start, module, training.optimizer.optimizer, runtime, training.frozen)
             take_state(training, progress, dict(start.state))
         facts = {**runtime.together(lambda: plan(training)), "run folder": str(folder.path)}
-        for remark in start.remarks:
+        remarks = [*start.remarks, *changed]
+        if folder.locks_nothing is not None:
+            remarks.append(
+                f"the file system of {folder.path} has no locks ({folder.locks_nothing}): make sure that no other process trains there"
+            )
+        for remark in remarks:
             voice.say(f"{self.recipe}: {remark}")
         voice.facts(f"{self.recipe}: the plan", facts)
         if start.checkpoint is not None:
@@ -125,6 +143,20 @@ class Session:
         tell(result, voice)
         return result
 
+    def what_changed(self, start: Start, config: Config, made_with: Mapping[str, Any]) -> list[str]:
+        """Return what has changed since the starts that led to the checkpoint, in words for the user.
+
+        Raises:
+            UserError: something has, and `resume` is strict.
+        """
+        found = changes(start.starts, made_with) if start.checkpoint is not None else []
+        if found and config.resume == "strict":
+            raise UserError(
+                *(f"{change}, and resume is strict" for change in found),
+                "go on with what the run was made with, or go on all the same with --resume auto, which writes down the change",
+            )
+        return [f"{change}; the run goes on (--resume strict would not)" for change in found]
+
     def begin(self, training: Training, start: Start, facts: dict[str, str]) -> str | None:
         """Write down what is about to run; return what the user is told. Until here nothing in the folder was changed."""
         with told_if_refused(self.folder.path):
@@ -146,8 +178,8 @@ class Session:
             "precision": runtime.precision,
             "threads": runtime.threads,
             "launch_file": runtime.launch.file,
-            "first_step": start.step + 1,
-            "started": now(),
+            "folder": str(Path.cwd()),
+            **training.starts[-1],
         }
         former = folder.record() if start.checkpoint is not None else {}
         folder.replace_record(
@@ -210,6 +242,7 @@ class Session:
     def finish(self, training: Training, trained: torch.nn.Module | None, result: Result, progress: Progress) -> None:
         """Write the trained model and close the record, in this order: a run that says finished has its model."""
         progress.finish_writing()
+        self.folder.check_is_there()
         assert progress.ledger is not None
         assert isinstance(progress.saver, Saver)
         progress.saver.retire(progress.saver.best)
@@ -242,6 +275,9 @@ class Session:
             ended=now(),
         )
         self.folder.stop_file.unlink(missing_ok=True)
+        if training.config.checkpoint.keep == 0:
+            # Only now: until the run was finished they were what it could go on from.
+            retire(self.folder.checkpoints, 0, [])
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of all starts that were written down, this one included."""
@@ -266,8 +302,8 @@ class Session:
                 self.record_failure(f"{type(error).__name__}: {error}".rstrip(": "))
             elif self.begun:
                 self.record_failure(*error.problems, code=USER_CAN_FIX)
-            # In a new folder a refusal is recorded where it is reported.
-            elif not self.folder.is_new():
+            # In a new folder a refusal is recorded where it is reported. A finished run stays finished.
+            elif not self.folder.is_new() and self.folder.record().get("status") != "finished":
                 self.folder.update(status="refused", problems=list(error.problems), ended=now())
 
     def record_preemption(self, step: int | None, reason: str) -> None:
@@ -325,6 +361,41 @@ class Session:
                 self.record_failure(f"ended at once: {text}", agent=agent())
         pipes.tell(f"\n{self.recipe}: ended at once ({text}); {left}", sys.stderr)
         return code
+
+
+def finished_result(folder: RunFolder) -> Result | None:
+    """Return the result of a finished run."""
+    record = folder.record()
+    if record.get("status") != "finished":
+        return None
+    metrics, baseline = (
+        {name: math.nan if value is None else value for name, value in record[key].items()}
+        for key in ("metrics", "baseline")
+    )
+    return Result(metrics, baseline, record["step"], folder.path)
+
+
+def nothing_to_do(folder: RunFolder, config: Config, task: Task | None = None) -> Result | None:
+    """Return the result of a run that is finished, unless the command asks for more steps or to start from scratch.
+
+    Args:
+        folder: the run folder.
+        config: of this command; its settings are those of the run.
+        task: where it says in other words where the data is, the data to compare.
+
+    Raises:
+        UserError: the run can't be made longer, or the data is not that of the run.
+    """
+    record = folder.record()
+    if record.get("status") != "finished" or (config.resume == "never" and not begun_anew(record)):
+        return None
+    total = total_steps(config, record["samples"]["train"])
+    if total != record["total_steps"]:
+        check_length(config, record["step"], record["total_steps"], total)
+        return None
+    if task is not None:
+        check_data(digests_of_data(task), record["data"], f"when the run in {folder.path} was made")
+    return finished_result(folder)
 
 
 def as_plain(value: Any) -> Any:

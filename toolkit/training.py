@@ -1,5 +1,6 @@
 """One run in memory: what `prepare` made, and where the run stands."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,8 @@ class Training:
     """The digests of the training and the evaluation data."""
     frozen: str | None = None
     """The digest of the weights that are not trained, in the main process."""
+    starts: list[Mapping[str, Any]] = field(default_factory=list)
+    """The starts of this run up to now, each with its first step and its `provenance`."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -98,6 +101,7 @@ def state_of(training: Training, progress: Progress) -> dict[str, Any]:
         "processes": training.runtime.size,
         "data": training.data,
         "frozen": training.frozen,
+        "starts": list(training.starts),
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from toolkit.columns import LABEL_NAMES, find_column
-from toolkit.config import at_least
+from toolkit.config import at_least, locates
 from toolkit.corpora.digits import SIZE, digits
 from toolkit.data_config import DataConfig, embedded_splits
 from toolkit.errors import UserError
@@ -34,9 +34,9 @@ MOST_OF_PILLOW = 178_956_970
 class LabelledImages(DataConfig):
     """The `data` section of a recipe that puts images into classes."""
 
-    image: str | None = None
+    image: str | None = locates(None)
     """The column with the image, or with the path of its file; null finds it by its name."""
-    label: str | None = None
+    label: str | None = locates(None)
     """The column with the label; null finds it by its name."""
     size: int | None = None
     """Pixels of each side that the embedded model takes; null means 8 for the embedded digits and 64 for other images.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from toolkit.columns import TEXT_NAMES, find_column
-from toolkit.config import at_least
+from toolkit.config import at_least, locates
 from toolkit.corpora.documents import docstrings_by_file
 from toolkit.data_config import DataConfig, embedded_splits, split_rows
 from toolkit.errors import UserError
@@ -24,7 +24,7 @@ from toolkit.tokenized_texts import text_digest
 class Documents(DataConfig):
     """The `data` section of a recipe that learns from running text."""
 
-    text: str | None = None
+    text: str | None = locates(None)
     """The column with the text, where the data has columns; null finds it by its name. A text file (.txt) is a document."""
     block: int = 128
     """Tokens that the model reads at once: documents are joined, and cut into blocks of this length."""

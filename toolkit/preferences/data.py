@@ -13,7 +13,7 @@ import numpy as np
 from toolkit.cache import digest_of
 from toolkit.chat.template import CHAT, chat_template, template_problems
 from toolkit.columns import find_column
-from toolkit.config import at_least
+from toolkit.config import at_least, locates
 from toolkit.corpora.preferences import shuffled_sentences
 from toolkit.data_config import DataConfig, embedded_splits, split_rows
 from toolkit.errors import UserError
@@ -38,11 +38,11 @@ REJECTED_NAMES = (("rejected",), ("dispreferred", "loser", "worse", "rejected_re
 class PreferenceData(DataConfig):
     """The `data` section of a recipe that learns which of two completions is the better one."""
 
-    prompt: str | None = None
+    prompt: str | None = locates(None)
     """The column with the prompt, as a text or as messages; null finds it by its name, or there is none."""
-    chosen: str | None = None
+    chosen: str | None = locates(None)
     """The column with the better completion (a text, messages, or a whole conversation); null finds it by its name."""
-    rejected: str | None = None
+    rejected: str | None = locates(None)
     """The column with the worse one, given like data.chosen."""
     chat_template: str | None = None
     """A file with a chat template (Jinja) to write messages with, and to save, instead of the tokenizer's own."""

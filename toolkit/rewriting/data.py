@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.config import at_least
+from toolkit.config import at_least, locates
 from toolkit.data_config import DataConfig, split_rows
 from toolkit.errors import UserError
 from toolkit.labels import Array
@@ -97,9 +97,9 @@ class Pairs:
 class TextPairs(DataConfig):
     """The `data` section of a recipe that makes a text of a text."""
 
-    source: str | None = None
+    source: str | None = locates(None)
     """The column with the texts to start from (a list of sentences is joined); null finds it by its name."""
-    target: str | None = None
+    target: str | None = locates(None)
     """The column with the texts to arrive at (a list holds several that are right); null finds it by its name."""
     prefix: str = ""
     """Put before each source: models such as T5 are told by it what to do, for example 'summarize: '."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from toolkit.columns import find_column
-from toolkit.config import at_least
+from toolkit.config import at_least, locates
 from toolkit.corpora.code_tokens import code_tokens
 from toolkit.data_config import DataConfig, embedded_splits
 from toolkit.errors import UserError
@@ -36,9 +36,9 @@ TAG_NAMES = (
 class TaggedTexts(DataConfig):
     """The `data` section of a recipe that tags words."""
 
-    tokens: str | None = None
+    tokens: str | None = locates(None)
     """The column with the words; null finds it by its name."""
-    tags: str | None = None
+    tags: str | None = locates(None)
     """The column with a tag for each word; null finds it by its name."""
     kind: Literal["auto", "bio", "plain"] = "auto"
     """Tags that mark entities (bio: B-person, I-person, O), or a class for each word (plain); auto decides by the tags."""
