@@ -14,6 +14,7 @@ import pytest
 import torch
 from resuming import (
     Build,
+    acting,
     contents,
     copy_of,
     is_valid,
@@ -377,6 +378,28 @@ def test_a_damaged_checkpoint_that_was_named_is_refused_and_no_other_is_taken(fo
         f"resume is '{checkpoint(folder, 5)}', which is no valid checkpoint: its file weights.safetensors has another content"
     )
     assert contents(folder) == before
+
+
+def test_checkpoints_that_are_gone_are_missed(folder: Path, tmp_path: Path) -> None:
+    lost = copy_of(folder, tmp_path / "lost")
+    shutil.rmtree(lost / "checkpoints")
+    before = contents(lost)
+    run(lost, *OFTEN).told(
+        f"the run in {lost} had a checkpoint of step 7, and there is none in {lost / 'checkpoints'} any more",
+        "--resume never",
+    )
+    assert contents(lost) == before
+    run(lost, *OFTEN, "--resume", "never").done().says("was moved to")
+    assert len(rows_of(next((lost / "former").iterdir()) / "ledger.jsonl")) == 7
+
+
+def test_a_run_that_died_before_its_first_checkpoint_says_that_it_starts_from_scratch(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("the power is gone")
+
+    assert run(tmp_path / "run", build=acting(fail, training=6)).code == 1
+    again = run(tmp_path / "run").done()
+    again.says("the run before ended at step", "before it had a checkpoint: it starts from scratch")
 
 
 BAD_SETTINGS = [

@@ -111,23 +111,29 @@ class RunFolder:
             self.locks_nothing = error.strerror or str(error)
         HELD.add(self.path.resolve())
 
+    def is_there(self) -> bool:
+        """Return whether this is still the folder that was claimed, neither deleted nor another one in its place."""
+        try:
+            return self.lock is None or os.path.samestat(os.fstat(self.lock.fileno()), self.lock_file.stat())
+        except OSError:
+            return False
+
     def check_is_there(self) -> None:
         """Make sure that this is still the folder that was claimed.
 
         Raises:
-            UserError: it was deleted or put in another one's place while the run was under way.
+            UserError: it was deleted or replaced while the run was under way.
         """
-        if self.lock is None:
-            return
-        try:
-            there = os.path.samestat(os.fstat(self.lock.fileno()), self.lock_file.stat())
-        except OSError:
-            there = False
-        if not there:
-            raise UserError(
-                f"the run folder {self.path} was deleted or replaced while the run was under way, so that nothing can be written "
-                "there; start the same command again, which goes on from what is there"
-            )
+        if not self.is_there():
+            raise UserError(self.gone)
+
+    @property
+    def gone(self) -> str:
+        """What the user is told of a folder that is not there any more."""
+        return (
+            f"the run folder {self.path} was deleted or replaced while the run was under way, so that nothing can be written "
+            "there; start the same command again, which goes on from what is there"
+        )
 
     def release(self) -> None:
         """Let go of the lock."""

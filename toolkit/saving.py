@@ -204,7 +204,7 @@ class Saver(Writer):
             self.folder.update(step=step, epoch=content.epoch)
             self.retire(best)
         except OSError as error:
-            self.failure = UserError(self.told(doing, error))
+            self.failure = UserError(self.told(doing, error) if self.folder.is_there() else self.folder.gone)
         except Exception as error:
             self.failure = error
 

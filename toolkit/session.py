@@ -293,7 +293,7 @@ class Session:
 
         What cannot be written is left: the user is told in any case.
         """
-        if not self.runtime.is_main:
+        if not self.runtime.is_main or not self.folder.is_there():
             return
         with suppress(OSError):
             if isinstance(error, Preempted):
