@@ -24,7 +24,7 @@ LAYERS = {
         "sharding spreading strategy tensor_parallel watch"
     ),
     3: (
-        "boundaries evaluation first_batch former joint loop preparation restoring resume rows run session training "
+        "boundaries evaluation first_batch former joint loop preparation rehearsal evaluation_file restoring resume rows run session training "
         "training_run adapters data_config embedded_models export heads label_reading labelled_rows labelled_texts labels "
         "model_errors models texts tokenized_texts tokenizer "
         "table_conll table_csv table_files table_folders table_hub table_json table_plain table_text tables"

@@ -181,6 +181,8 @@ class Config:
     resume: str = execution("auto")
     """auto goes on from the newest valid checkpoint in the run folder; strict does too, unless versions, code or machine have
     changed since; never starts from scratch and sets the folder's run aside; a path goes on from that checkpoint."""
+    rehearse: bool = execution(True)
+    """Before the first step, try what happens at the end (evaluation, metrics, export, room on the disk) on a few samples."""
     threads: int | None = execution(None)
     """Threads of torch in each process on CPU; null means the usable cores divided by the processes of this machine."""
 

@@ -18,7 +18,9 @@ from toolkit.model_from_main import build_on_main, shard_from_main
 from toolkit.optimizer import begin_averages, build_optimizer
 from toolkit.order import ShuffledOrder
 from toolkit.randomness import seed_for
+from toolkit.rehearsal import results_for_export, try_export
 from toolkit.restoring import digest_of_frozen, weights_of
+from toolkit.run_folder import RunFolder, in_bytes
 from toolkit.runtime import Runtime
 from toolkit.schedules import total_steps, warmup_steps
 from toolkit.sharding import check_units, checkpoint_activations, shard, units
@@ -35,10 +37,13 @@ AVERAGES = {"adamw": 2, "sgd": 1}
 TORCHRUN_GRACE = 30.0
 
 
-def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0) -> Training:
+def prepare(
+    task: Task, config: Config, runtime: Runtime, first_step: int = 0, folder: RunFolder | None = None
+) -> Training:
     """Build the model and everything around it, and try one micro-batch without changing anything.
 
-    The loader begins at `first_step`; weights and optimizer are those of the beginning.
+    The loader begins at `first_step`; weights and optimizer are those of the beginning. With a `folder` the export of the
+    model is tried there.
 
     Raises:
         UserError: the configuration does not fit the data or the number of processes, or the model can't be trained.
@@ -53,6 +58,12 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0) -
     model = runtime.together(lambda: build_model(task, config, runtime))
     compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
     # Before the weights are spread: here the main process holds all of them.
+    saved_bytes = 0
+    if folder is not None and task.export is not None:
+        export, results = task.export, results_for_export(task, config, {"loss": 0.0}, {}, 0)
+        saved_bytes, intact = runtime.on_main(lambda: try_export(export, model, folder, results))
+        if not intact:
+            model = runtime.together(lambda: build_model(task, config, runtime) if runtime.is_main else model)
     frozen = digest_of_frozen(model) if runtime.is_main else None
     runtime.together(lambda: spread(model, runtime), talking=True)
     sampler = MicroBatchSampler(
@@ -75,7 +86,18 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0) -
         runtime.together(lambda: check_first_batch(task, runtime, model, batch), talking=True)
     digests = runtime.on_main(lambda: digests)
     return Training(
-        task, config, runtime, model, optimizer, loader, order, total, first_step, data=digests, frozen=frozen
+        task,
+        config,
+        runtime,
+        model,
+        optimizer,
+        loader,
+        order,
+        total,
+        first_step,
+        data=digests,
+        frozen=frozen,
+        saved_bytes=saved_bytes,
     )
 
 
@@ -279,11 +301,3 @@ def state_bytes(training: Training) -> int:
     tensors = weights_of(training.runtime.accelerator.unwrap_model(training.model)).values()
     trained = sum(t.numel() * t.element_size() for t in tensors if t.requires_grad)
     return sum(t.numel() * t.element_size() for t in tensors) + AVERAGES[training.config.optim.name] * trained
-
-
-def in_bytes(size: int) -> str:
-    """Return a size in kB, MB or GB."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
-        if size >= scale:
-            return f"{size / scale:,.1f} {unit}"
-    return f"{size / 1e3:,.1f} kB"

@@ -81,8 +81,8 @@ class RunFolder:
         if not self.path.is_dir():
             return True
         entries = {entry.name for entry in self.path.iterdir()} - {"run.lock", "STOP"}
-        # A process that died while it wrote its first words left one of these.
-        entries -= {"run.json.partial", "config.yaml.partial"}
+        # A process that died while it wrote its first words, or tried to save the model, left one of these.
+        entries -= {"run.json.partial", "config.yaml.partial", "model.partial"}
         return not entries or (
             entries == {"run.json"} and self.record().get("status") in ("refused", "failed", "running")
         )
@@ -221,6 +221,14 @@ def write_whole(path: Path, text: str) -> None:
     except OSError:
         partial.unlink(missing_ok=True)
         raise
+
+
+def in_bytes(size: int) -> str:
+    """Return a size in kB, MB or GB."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
+        if size >= scale:
+            return f"{size / scale:,.1f} {unit}"
+    return f"{size / 1e3:,.1f} kB"
 
 
 def now() -> str:

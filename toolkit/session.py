@@ -1,17 +1,15 @@
 """One start of a run in its folder: from the data to the result, and a word in run.json on how it ended, whatever happens."""
 
-import json
-import math
-import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from safetensors import SafetensorError
 
 from toolkit import pipes
 from toolkit.agreement import digests_of_data
@@ -20,14 +18,16 @@ from toolkit.config import Config
 from toolkit.console import Display, Voice, clock
 from toolkit.errors import DEFECT, STOPPED, USER_CAN_FIX, Preempted, UserError
 from toolkit.evaluation import Evaluation
+from toolkit.evaluation_file import evaluation_of, numbers, write_evaluation
 from toolkit.exchange import Exchange
 from toolkit.former import bring_ledger, make_way
 from toolkit.launch import agent
-from toolkit.ledger import Ledger
+from toolkit.ledger import Ledger, LedgerEnd
 from toolkit.loop import train
-from toolkit.preparation import plan, prepare, whole_model
+from toolkit.preparation import plan, prepare, state_bytes, whole_model
 from toolkit.progress import Progress
 from toolkit.provenance import changes, provenance, versions
+from toolkit.rehearsal import check_space, in_words, results_for_export, try_evaluation
 from toolkit.restoring import restore
 from toolkit.resume import Start, begun_anew, check_data, check_length, choose_start
 from toolkit.run_folder import RunFolder, now, told_if_refused, write_whole
@@ -63,8 +63,6 @@ class Result:
     """Of the trivial prediction, on the same samples."""
     steps: int
     output: Path
-    examples: list[dict[str, Any]] = field(default_factory=list)
-    """Some evaluation samples for a reader."""
 
 
 class Session:
@@ -97,7 +95,8 @@ class Session:
         made_with = provenance(config)
         changed = runtime.on_main(lambda: self.what_changed(start, config, made_with))
         runtime.doing("preparing the model", patient=True)
-        training = prepare(task, config, runtime, start.step)
+        tries = config.rehearse and start.step == 0
+        training = prepare(task, config, runtime, start.step, folder if tries else None)
         training.starts = [*start.starts, {"first_step": start.step + 1, "started": now(), **made_with}]
         progress = self.progress = Progress(steps=start.step)
         module = runtime.accelerator.unwrap_model(training.model)
@@ -109,6 +108,11 @@ class Session:
             take_state(training, progress, dict(start.state))
         facts = {**runtime.together(lambda: plan(training)), "run folder": str(folder.path)}
         remarks = [*start.remarks, *changed]
+        if tries:
+            runtime.doing("trying the end of the run", patient=True)
+            runtime.together(lambda: try_evaluation(task, config, runtime, training.model), talking=True)
+            if warning := runtime.on_main(lambda: check_space(folder.path, *self.sizes(training))):
+                remarks.append(warning)
         if folder.locks_nothing is not None:
             remarks.append(
                 f"the file system of {folder.path} has no locks ({folder.locks_nothing}): make sure that no other process trains there"
@@ -122,14 +126,16 @@ class Session:
             voice.say(moved)
         prepared = time.monotonic()
         self.preparing = prepared - self.began
-        evaluation = self.train_and_record(training, start, progress, voice)
+        # Of a run whose model alone could not be saved there is nothing to do again but that.
+        known = runtime.on_main(lambda: self.evaluated_before(training, start))
+        evaluation = self.train_and_record(training, start, progress, voice, known)
         runtime.doing("writing the model", patient=True)
-        result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path, evaluation.examples)
+        result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path)
         trained = whole_model(training) if task.export is not None else None
 
         def finish() -> None:
             with told_if_refused(folder.path):
-                self.finish(training, trained, result, progress)
+                self.finish(training, trained, evaluation, progress)
 
         runtime.on_main(finish)
         voice.say(
@@ -207,8 +213,27 @@ class Session:
             plan=facts,
         )
 
-    def train_and_record(self, training: Training, start: Start, progress: Progress, voice: Voice) -> Evaluation:
-        """Train, with ledger, checkpoints and display in the main process; where the state is spread, all write checkpoints."""
+    def sizes(self, training: Training) -> tuple[int, int, int]:
+        """Return the bytes of the saved model and of a checkpoint, and how many checkpoints lie in the folder at once."""
+        config = training.config.checkpoint
+        every = config.every or training.steps_per_epoch
+        # The newest, the best, and the one that is being written; short runs have fewer.
+        most = min(max(1, config.keep) + 2, -(-training.total_steps // every))
+        return training.saved_bytes, state_bytes(training), most
+
+    def evaluated_before(self, training: Training, start: Start) -> Evaluation | None:
+        """Return the last evaluation of a run of which nothing is left to be done but to save the model."""
+        if start.step < training.total_steps or training.standing.pending is not None or start.ledger is None:
+            return None
+        return evaluation_of(self.folder.path, weights_at(start.ledger))
+
+    def train_and_record(
+        self, training: Training, start: Start, progress: Progress, voice: Voice, known: Evaluation | None
+    ) -> Evaluation:
+        """Train, with ledger, checkpoints and display in the main process; where the state is spread, all write checkpoints.
+
+        `known` is the evaluation of the last step, if it was written down before.
+        """
         runtime = self.runtime
         module = runtime.accelerator.unwrap_model(training.model)
         pinned = runtime.device.type == "cuda"
@@ -217,10 +242,10 @@ class Session:
             exchange = Exchange(runtime.rank, runtime.watch.store)
         if not runtime.is_main:
             if exchange is None:
-                return train(training, progress)
+                return train(training, progress, known)
             progress.saver = PartWriter(self.folder, exchange, pinned)
             try:
-                return train(training, progress)
+                return train(training, progress, known)
             finally:
                 progress.saver.wait()
         ledger = Ledger(self.folder.ledger_file, start.ledger)
@@ -234,40 +259,49 @@ class Session:
         try:
             with Display(voice, training.total_steps, start.step) as display:
                 progress.display = display
-                return train(training, progress)
+                return train(training, progress, known)
         finally:
             saver.wait()
             ledger.close()
 
-    def finish(self, training: Training, trained: torch.nn.Module | None, result: Result, progress: Progress) -> None:
-        """Write the trained model and close the record, in this order: a run that says finished has its model."""
+    def finish(
+        self, training: Training, trained: torch.nn.Module | None, evaluation: Evaluation, progress: Progress
+    ) -> None:
+        """Write evaluation and model and close the record, in this order: a run that says finished has its model.
+
+        Raises:
+            UserError: the model can't be saved; the same command tries it again, and does nothing else again.
+        """
         progress.finish_writing()
         self.folder.check_is_there()
         assert progress.ledger is not None
         assert isinstance(progress.saver, Saver)
         progress.saver.retire(progress.saver.best)
-        export = training.task.export
-        if export is not None and trained is not None:
-            card = {
-                "config": training.config,
-                "metrics": result.metrics,
-                "baseline": result.baseline,
-                "steps": result.steps,
-                "facts": training.task.facts,
-                "command": shlex.join(["python", *sys.argv]),
-            }
-            self.folder.write_model(lambda path: export(trained, path, card))
-        if result.examples:
-            lines = "".join(
-                json.dumps(example, ensure_ascii=False, default=as_plain) + "\n" for example in result.examples
+        task, end = training.task, progress.ledger.end
+        if task.evaluate is not None and evaluation_of(self.folder.path, weights_at(end)) is None:
+            data = {"samples": len(task.evaluate), "digest": training.data.get("evaluate")}
+            write_evaluation(self.folder.path, evaluation, weights_at(end), data)
+        if task.export is not None and trained is not None:
+            export, measured = (
+                task.export,
+                (evaluation.metrics, evaluation.baseline, progress.steps, evaluation.details),
             )
-            write_whole(self.folder.path / "predictions.jsonl", lines)
+            results = results_for_export(task, training.config, *measured)
+            try:
+                self.folder.write_model(lambda path: export(trained, path, results))
+            except (UserError, OSError, SafetensorError):
+                raise
+            except Exception as error:
+                raise UserError(
+                    f"training and evaluation are done, and to save the model failed: {in_words(error)}. The checkpoint of step "
+                    f"{progress.steps:,} is sealed: mend this, then the same command saves the model, and does nothing else again"
+                ) from error
         self.folder.update(
             status="finished",
-            step=result.steps,
-            epoch=result.steps / training.steps_per_epoch,
-            metrics=result.metrics,
-            baseline=result.baseline,
+            step=progress.steps,
+            epoch=progress.steps / training.steps_per_epoch,
+            metrics=evaluation.metrics,
+            baseline=evaluation.baseline,
             skipped=progress.skipped,
             nonfinite=self.progress.nonfinite,
             ledger=asdict(progress.ledger.end),
@@ -368,11 +402,7 @@ def finished_result(folder: RunFolder) -> Result | None:
     record = folder.record()
     if record.get("status") != "finished":
         return None
-    metrics, baseline = (
-        {name: math.nan if value is None else value for name, value in record[key].items()}
-        for key in ("metrics", "baseline")
-    )
-    return Result(metrics, baseline, record["step"], folder.path)
+    return Result(numbers(record["metrics"]), numbers(record["baseline"]), record["step"], folder.path)
 
 
 def nothing_to_do(folder: RunFolder, config: Config, task: Task | None = None) -> Result | None:
@@ -398,9 +428,9 @@ def nothing_to_do(folder: RunFolder, config: Config, task: Task | None = None) -
     return finished_result(folder)
 
 
-def as_plain(value: Any) -> Any:
-    """Return numbers and arrays of numpy as those of Python."""
-    return value.tolist()
+def weights_at(end: LedgerEnd) -> dict[str, Any]:
+    """Return which weights a run has after the last row of its ledger, as evaluation.json names them."""
+    return {"of": "the training", "step": end.rows, "ledger": end.chain}
 
 
 def digests_of_files(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
