@@ -18,7 +18,8 @@ from toolkit.errors import UserError
 from toolkit.ledger import read_ledger
 from toolkit.model_config import LoraConfig, ModelConfig
 
-SHORT = "--epochs null --steps 3 --batch.size 8 --generate.tokens 6 --generate.samples 3 --optim.lr 1e-2"
+TRAINED = "--epochs null --steps 3 --optim.lr 1e-2"
+ASKED = "--batch.size 8 --generate.tokens 6 --generate.samples 3"
 LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 LORA = ["--model.lora.rank", "4"]
 
@@ -54,7 +55,8 @@ def train(chat: ModuleType, llama: Path, data: Path, tmp_path_factory: pytest.Te
             dtype,
             "--data.train",
             str(data),
-            *SHORT.split(),
+            *ASKED.split(),
+            *([] if "--evaluate.only" in words else TRAINED.split()),
         ]
         return run_here(chat.Chat, chat.task, [*given, *map(str, words)], tmp_path_factory.mktemp("runs") / "run")
 

@@ -116,7 +116,7 @@ def evaluate(
         runtime: where.
         model: the model as it was prepared.
         last: also score the task's trivial prediction, and show samples.
-        most: evaluate the longest so many samples alone, to try it.
+        most: evaluate the longest so many samples alone, to try it; None is returned where the task's `finish` needs all.
 
     Raises:
         RuntimeError: the samples that came in are not each sample once; a defect.
@@ -181,8 +181,10 @@ def evaluate(
     mean = summed / whole.units if whole.units else math.nan
     from_loss = dict(task.from_loss(mean, whole.units)) if task.from_loss is not None else {}
 
-    def compute() -> tuple[dict[str, float], dict[str, float]]:
+    def compute() -> tuple[dict[str, float], dict[str, float]] | None:
         assert collector is not None
+        if not collector.finish_predictions(are_all=most is None):
+            return None
         # What is for the reader stays in this process.
         scores, trivial, examples[:], found = collector.compute()
         details.update(found)
@@ -190,7 +192,10 @@ def evaluate(
 
     examples: list[dict[str, Any]] = []
     details: dict[str, Any] = {}
-    scores, trivial = runtime.on_main(compute)
+    computed = runtime.on_main(compute)
+    if computed is None:
+        return None
+    scores, trivial = computed
     return Evaluation({"loss": mean, **from_loss, **scores}, trivial, examples, details)
 
 

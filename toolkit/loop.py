@@ -36,7 +36,7 @@ def train(training: Training, progress: Progress, known: Evaluation | None = Non
     evaluation = Evaluation({})
     if training.standing.pending is not None:
         # The run ended before this evaluation had.
-        evaluation = conclude(training, progress, training.first_step)
+        evaluation = conclude(training, progress, training.first_step, known)
     elif training.first_step == training.total_steps:
         evaluation = known or evaluate_again(training, progress)
     begun = perf_counter()

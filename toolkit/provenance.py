@@ -1,14 +1,15 @@
 """What a start of a run was made with: package versions, source code and kind of machine; and what has changed since."""
 
+import json
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import toolkit
-from toolkit.cache import digest_of
 from toolkit.config import Config
 
 PACKAGES = ("finetune-toolkit", "torch", "accelerate", "transformers", "datasets", "evaluate", "numpy")
@@ -18,10 +19,10 @@ DIGITS = 12
 
 def provenance(config: Config) -> dict[str, Any]:
     """Return what this start is made with, in a form that JSON can hold."""
-    toolkit_files, recipe_files = toolkit_source(), recipe_source(config)
+    own = sha256(json.dumps(toolkit_source()).encode()).hexdigest()[:DIGITS]
     return {
         "versions": versions(),
-        "source": {"toolkit": digest_of(toolkit_files)[:DIGITS], **recipe_files},
+        "source": {"toolkit": own, **recipe_source(config)},
         "machine": machine(),
     }
 
@@ -53,15 +54,16 @@ def recipe_source(config: Config) -> dict[str, str]:
         return {}
     files = {Path(recipe).resolve()}
     for module in tuple(sys.modules.values()):
-        path = Path(getattr(module, "__file__", None) or "")
-        if path.suffix == ".py" and path.resolve().parent == folder:
-            files.add(path.resolve())
+        path = Path(getattr(module, "__file__", None) or "").resolve()
+        # Some modules are made in memory and only pretend to have a file.
+        if path.suffix == ".py" and path.parent == folder and path.is_file():
+            files.add(path)
     return {path.name: digest_of_source(path) for path in sorted(files)}
 
 
 def digest_of_source(path: Path) -> str:
     """Return a short digest of a file of source code."""
-    return digest_of(path.read_bytes())[:DIGITS]
+    return sha256(path.read_bytes()).hexdigest()[:DIGITS]
 
 
 def machine() -> str:

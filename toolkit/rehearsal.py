@@ -68,6 +68,8 @@ def try_evaluation(task: Task, config: Config, runtime: Runtime, model: torch.nn
         return None
     with told_if_it_fails("to evaluate the model"):
         found = evaluate(task, config, runtime, model, last=True, most=SAMPLES * runtime.data_parallel_size)
+        if found is None and task.finish is not None:
+            found = evaluate(task, config, runtime, model, last=True)
         if found is not None:
             found.as_json_lines()
             json.dumps(found.details)

@@ -156,7 +156,11 @@ class RunFolder:
         partial, former = self.path / "model.partial", self.path / "model.former"
         for leftover in (partial, former):
             shutil.rmtree(leftover, ignore_errors=True)
-        export(partial)
+        try:
+            export(partial)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
         if self.model_folder.exists():
             self.model_folder.rename(former)
         partial.rename(self.model_folder)

@@ -104,6 +104,7 @@ class Collector:
         self.represented: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self.examples: dict[int, dict[str, Any]] = {}
         self.sure: dict[int, Mapping[str, float]] = {}
+        self.finished: Finished | None = None
 
     def add(self, scored: Scored) -> None:
         """Take what one batch came to."""
@@ -129,11 +130,22 @@ class Collector:
         sure = {"scores": dict(self.sure[number])} if number in self.sure else {}
         self.examples[number] = {**self.task.show(number, prediction, reference), **sure}
 
+    def finish_predictions(self, are_all: bool) -> bool:
+        """Make items of the predictions, where the task does; return False if it can't without those of all samples."""
+        if self.task.finish is None or not self.predictions:
+            return True
+        try:
+            self.finished = self.task.finish(dict(sorted(self.predictions.items())))
+        except Exception:
+            if are_all:
+                raise
+            return False
+        return True
+
     def compute(self) -> Summary:
-        """Return what came of all that was added."""
+        """Return what came of all that was added, after `finish_predictions`."""
         details: Mapping[str, Any] = {}
-        if self.task.finish is not None and self.predictions:
-            finished: Finished = self.task.finish(dict(sorted(self.predictions.items())))
+        if (finished := self.finished) is not None:
             self.scorer.add(finished.predictions, finished.references, finished.baseline if self.last else None)
             details = finished.details
             if finished.scores is not None:

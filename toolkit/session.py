@@ -22,7 +22,7 @@ from toolkit.evaluation_file import evaluation_of, numbers, write_evaluation
 from toolkit.exchange import Exchange
 from toolkit.former import bring_ledger, make_way
 from toolkit.launch import agent
-from toolkit.ledger import Ledger, LedgerEnd
+from toolkit.ledger import Ledger
 from toolkit.loop import train
 from toolkit.preparation import plan, prepare, state_bytes, whole_model
 from toolkit.progress import Progress
@@ -223,9 +223,9 @@ class Session:
 
     def evaluated_before(self, training: Training, start: Start) -> Evaluation | None:
         """Return the last evaluation of a run of which nothing is left to be done but to save the model."""
-        if start.step < training.total_steps or training.standing.pending is not None or start.ledger is None:
+        if start.step < training.total_steps or start.seal is None:
             return None
-        return evaluation_of(self.folder.path, weights_at(start.ledger))
+        return evaluation_of(self.folder.path, weights_of_training(start.step, start.seal))
 
     def train_and_record(
         self, training: Training, start: Start, progress: Progress, voice: Voice, known: Evaluation | None
@@ -277,10 +277,10 @@ class Session:
         assert progress.ledger is not None
         assert isinstance(progress.saver, Saver)
         progress.saver.retire(progress.saver.best)
-        task, end = training.task, progress.ledger.end
-        if task.evaluate is not None and evaluation_of(self.folder.path, weights_at(end)) is None:
+        task, weights = training.task, weights_of_training(progress.steps, progress.saver.previous)
+        if task.evaluate is not None and evaluation_of(self.folder.path, weights) is None:
             data = {"samples": len(task.evaluate), "digest": training.data.get("evaluate")}
-            write_evaluation(self.folder.path, evaluation, weights_at(end), data)
+            write_evaluation(self.folder.path, evaluation, weights, data)
         if task.export is not None and trained is not None:
             export, measured = (
                 task.export,
@@ -428,9 +428,9 @@ def nothing_to_do(folder: RunFolder, config: Config, task: Task | None = None) -
     return finished_result(folder)
 
 
-def weights_at(end: LedgerEnd) -> dict[str, Any]:
-    """Return which weights a run has after the last row of its ledger, as evaluation.json names them."""
-    return {"of": "the training", "step": end.rows, "ledger": end.chain}
+def weights_of_training(step: int, seal: str | None) -> dict[str, Any]:
+    """Return which weights a run has after a step, by the seal of its checkpoint, as evaluation.json names them."""
+    return {"of": "the training", "step": step, "checkpoint": seal}
 
 
 def digests_of_files(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
@@ -442,7 +442,7 @@ def digests_of_files(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
     }
 
 
-def tell(result: Result, voice: Voice) -> None:
+def tell(result: Result, voice: Voice, places: Mapping[str, str] = PLACES) -> None:
     """Print the result beside the trivial baseline, and where things are."""
     if result.metrics:
         rows = [
@@ -453,5 +453,5 @@ def tell(result: Result, voice: Voice) -> None:
         voice.table("", columns, [row[: len(columns)] for row in rows])
     voice.facts(
         "",
-        {name: str(result.output / path) for name, path in PLACES.items() if (result.output / path).exists()},
+        {name: str(result.output / path) for name, path in places.items() if (result.output / path).exists()},
     )

@@ -110,7 +110,7 @@ class Task:
     finish: Callable[[Mapping[int, Any]], Finished] | None = None
     """Makes predictions and references for the metrics from the predictions of all samples, which come by sample id in
     ascending order; called in the main process alone. All predictions are held in its memory. Before the first step it is
-    tried with those of a few samples: what lacks the others may be left out or made up."""
+    tried with those of a few samples, and with all of them where that fails."""
     metrics: Sequence[Callable[..., Any]] = ()
     """Makers of `evaluate.Metric`s, called with a `cache_dir` in the main process alone when an evaluation starts: `evaluate` is slow to import."""
     from_loss: Callable[[float, int], Mapping[str, float]] | None = None

@@ -1,16 +1,14 @@
 """A run, together with all other processes of it: claim the folder, carry the run on, or evaluate what it saved."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from toolkit.config import Config
 from toolkit.console import Voice
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
-from toolkit.evaluation import evaluate
+from toolkit.evaluate_only import evaluate_only
 from toolkit.launch import launched
-from toolkit.preparation import prepare_for_evaluation
 from toolkit.resume import begun_anew, begun_in, changed_settings, listed
 from toolkit.run_folder import RunFolder
 from toolkit.runtime import Runtime, start_runtime
@@ -35,7 +33,7 @@ def carry_out(
     voice = Voice(runtime.is_main)
     try:
         if config.evaluate.only:
-            result = evaluate_saved(config, build_task, recipe, runtime, voice)
+            result = evaluate_only(config, build_task, recipe, runtime, voice)
         else:
             result = train_in_folder(config, build_task, recipe, runtime, voice)
     except (SharedUserError, Preempted):
@@ -139,33 +137,3 @@ def claim(folder: RunFolder, config: Config, precision: str) -> Result | None:
     if finished:
         folder.release()
     return finished
-
-
-def evaluate_saved(
-    config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe: str, runtime: Runtime, voice: Voice
-) -> Result:
-    """Evaluate a saved model; train nothing and write nothing."""
-    chosen: Any = config
-    section: Any = getattr(config, "model", None)
-    if not hasattr(section, "name"):
-        raise SharedUserError(
-            f"evaluate.only needs a recipe that can load a saved model, by a setting model.name; {recipe} has none"
-        )
-    if section.name is None:
-        saved = Path(str(config.output)) / "model"
-        if not saved.is_dir():
-            raise SharedUserError(
-                f"evaluate.only finds no saved model at {saved}; name one with --model.name, or the run folder with --output"
-            )
-        chosen = replace(chosen, model=replace(section, name=str(saved)))
-    task = runtime.together(lambda: build_task(chosen))
-    if task.evaluate is None:
-        raise SharedUserError("evaluate.only has nothing to evaluate on: the task has no evaluation data")
-    # No optimizer and no training batch: what does not fit the training is of no concern here.
-    model = prepare_for_evaluation(task, chosen, runtime)
-    voice.facts(f"{recipe}: evaluation only", {**task.facts, "samples": f"{len(task.evaluate):,}"})
-    evaluation = evaluate(task, chosen, runtime, model, last=True)
-    assert evaluation is not None  # nobody listens to requests to stop here
-    result = Result(evaluation.metrics, evaluation.baseline, 0, Path(str(config.output)))
-    tell(result, voice)
-    return result
