@@ -146,7 +146,7 @@ def test_parquet_of_pandas_categories_and_index() -> None:
         (
             "a.csv",
             'text,label\na,1\n\n"b\nc",2\nd,3,4\n',
-            r"a.csv, line 6: 3 fields, but the header has 2 \(text, label\)",
+            r"a.csv, line 6: 3 fields, but the header has 2 \('text', 'label'\)",
         ),
         ("a.csv", "text,label\na,1\nb\n", "a.csv, line 3: 1 field, but the header has 2"),
         (

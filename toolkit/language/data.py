@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from toolkit.columns import TEXT_NAMES, find_column
+from toolkit.columns import TEXT_NAMES, find_column, looks_like_data
 from toolkit.config import at_least
 from toolkit.corpora.documents import docstrings_by_file
 from toolkit.data_config import DataConfig, embedded_splits, split_rows
@@ -32,6 +32,8 @@ class Documents(DataConfig):
     """The part of the tokens that is hidden and has to be found again; it counts for the masked objective alone."""
     drop_invalid: bool = False
     """Leave out empty documents instead of refusing them; the plan counts them."""
+
+    text_is_document: ClassVar[bool] = True
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
@@ -80,7 +82,8 @@ class Documents(DataConfig):
 
     def _column(self, tables: dict[str, Any]) -> str:
         existing = tables["training data"].column_names
-        given = existing[0] if self.text is None and len(existing) == 1 else self.text
+        only = existing[0] if len(existing) == 1 and not looks_like_data(existing[0]) else None
+        given = only if self.text is None else self.text
         column = find_column(existing, "text", given, TEXT_NAMES, "the text")
         problems = []
         for name, table in tables.items():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.data_config import DataConfig
 from toolkit.errors import UserError
 from toolkit.table_conll import conll_table, read_conll
+from toolkit.table_content import refuse_foreign
 from toolkit.table_files import PACKED, format_of
 from toolkit.table_text import told
 from toolkit.texts import listed
@@ -24,13 +25,17 @@ def read_tag_files(data: DataConfig) -> "Splits":
     """
     from toolkit.tables import Splits, read_splits
 
+    options = replace(data.file_options, documents=True)
     train, evaluate = _places(data)
     if not (_is_odd(train) or _is_odd(evaluate)):
-        read = read_splits(name=data.name, config=data.config, train=data.train, evaluate=data.eval)
+        read = read_splits(
+            name=data.name, config=data.config, train=data.train, evaluate=data.eval, options=options
+        )
         to_evaluate = None if read.evaluate is None else _with_words(read.evaluate)
         return replace(read, train=_with_words(read.train), evaluate=to_evaluate)
     if data.config is not None:
         raise UserError(f"data.config is {data.config!r}, but the data are files, which have none; leave it out")
+    options.no_header_in("of the files some are read as CoNLL, which has none")
     # Without a name the training data is found in the folder by its usual one.
     found = _read(train) if train else read_splits(name=data.name, config=None, train=None, evaluate=None)
     if evaluate is None:
@@ -86,6 +91,7 @@ def _read(path: Path) -> "Splits":
         read = read_splits(name=None, config=None, train=str(path), evaluate=None)
         return replace(read, train=_with_words(read.train))
     with told(path):
+        refuse_foreign(path)
         table = read_conll(path)
     return Splits(datasets.Dataset(table), None, f"{path} (read as CoNLL)", (path,))
 
