@@ -181,20 +181,23 @@ def shortened(cell: str) -> str:
     return cell if len(cell) <= NAME_LENGTH else cell[: NAME_LENGTH - 3] + "..."
 
 
-def looks_like_data(name: str) -> bool:
-    """Tell whether the name of a column is a number or a sentence, as where the first row of data stands for the names."""
-    return (
+def look_like_data(names: Sequence[str]) -> bool:
+    """Tell whether there are numbers or sentences among the names of columns, as in a first row of data."""
+    numbering = {str(place) for place in range(len(names))}  # what pandas calls columns without a name
+    return any(
         NUMBER.fullmatch(name) is not None
         or len(name.split()) > WORDS_OF_A_NAME
         or name.endswith((".", "!", "?"))
         or len(name) > NAME_LENGTH
+        for name in names
+        if name not in numbering
     )
 
 
 def _header_hint(existing: Sequence[str]) -> str:
-    if not any(map(looks_like_data, existing)):
+    if not look_like_data(existing):
         return ""
     return (
-        "; if these are the first row of data because the file has no header, say so with --data.header false, or name the "
-        'columns in their order, such as --data.header "[text, label]"'
+        "; if these are the first row of data because the file has no header, say so with --data.header false, or name "
+        'the columns in their order, such as --data.header "[text, label]"'
     )

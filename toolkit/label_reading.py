@@ -51,8 +51,8 @@ def kind_of(dataset: Any, column: str, asked: str, separator: str | None) -> tup
 def read_labels(dataset: Any, column: str, kind: Kind, separator: str | None, like: Labels | None = None) -> Labels:
     """Return the labels of a column of a `datasets.Dataset`; `kind` has been found to fit by `kind_of`.
 
-    `like` are the labels of the training data, if these belong to the evaluation data. Numbers (regression) may have decimal
-    commas; raises UserError where all commas may as well divide thousands.
+    `like` are the labels of the training data, if these belong to the evaluation data. Numbers (regression) may have
+    decimal commas; raises UserError where all commas may as well divide thousands.
     """
 
     array = column_of(dataset, column)
@@ -125,7 +125,7 @@ def column_of(dataset: Any, column: str) -> Any:
 
 
 def comma_number(dataset: Any, column: str) -> str | None:
-    """Return one of the numbers with a comma, if a column of a `datasets.Dataset` holds nothing but such and whole ones."""
+    """Return one of the numbers with a comma, if a column holds nothing but such numbers and whole ones."""
     if not is_text(dataset.data.schema.field(column).type):
         return None
     return next(iter(_comma_numbers(codes_of(column_of(dataset, column), None)[1])), None)
@@ -201,8 +201,8 @@ def _numbers(array: Any, column: str) -> tuple[Array, Array]:
         if commas := _comma_numbers(names):
             if all(map(THOUSANDS.fullmatch, commas)):
                 raise UserError(
-                    f"the column {column!r} holds numbers such as {commas[0]!r}, which may be {commas[0].replace(',', '')} or "
-                    f"{commas[0].replace(',', '.')}; write them without a comma"
+                    f"the column {column!r} holds numbers such as {commas[0]!r}, which may be "
+                    f"{commas[0].replace(',', '')} or {commas[0].replace(',', '.')}; write them without a comma"
                 )
             names = [name.replace(",", ".") for name in names]
         table = np.array([*(_number(name) for name in names), math.nan])

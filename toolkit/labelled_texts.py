@@ -129,9 +129,9 @@ class LabelledTexts(DataConfig):
                 raise UserError(f"{name}: {problem}")
             if (asked, kind) == ("auto", "single") and (number := comma_number(table, label)):
                 raise UserError(
-                    f"{name}: the label column {label!r} holds numbers with a comma, such as {number!r}, which may be decimal "
-                    "numbers, classes, or several labels in one; say which with --data.kind regression, --data.kind single "
-                    "or --data.separator ,"
+                    f"{name}: the label column {label!r} holds numbers with a comma, such as {number!r}, which may be "
+                    "decimal numbers, classes, or several labels in one; say which with --data.kind regression, "
+                    "--data.kind single or --data.separator ,"
                 )
             asked = kind
         return cast(Kind, asked)

@@ -1,6 +1,7 @@
 """Comma- and tab-separated files, exactly: a field is a text as written, or null where it is empty."""
 
 import csv
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -63,19 +64,22 @@ def _separator(lines: Sequence[str]) -> str:
     header the first line has the commas of its texts.
     """
     outside_quotes = "".join(lines[0].split('"')[::2])
-    usual = max(SEPARATORS, key=lambda sign: (outside_quotes.count(sign), sign == ","))
-    if "," in outside_quotes:
-        usual = ","
+    # Without a header the first line may have decimal commas.
+    names = re.sub("(?<=[0-9]),(?=[0-9])", "", outside_quotes)
+    usual = "," if "," in names else max(SEPARATORS, key=lambda sign: (names.count(sign), sign == ","))
     return next((sign for sign in (usual, *SEPARATORS) if _divides(lines, sign)), usual)
 
 
 def _divides(lines: Sequence[str], separator: str) -> bool:
     with _long_fields():
         for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE) if separator == "\t" else (csv.QUOTE_MINIMAL,):
-            records = [record for record in csv.reader(lines, delimiter=separator, quoting=quoting) if record]
-            # The last record may go on behind these lines.
-            widths = set(map(len, records[:-1] or records))
-            if len(widths) == 1 and widths != {1}:
+            try:
+                widths = [len(record) for record in csv.reader(lines, delimiter=separator, quoting=quoting) if record]
+            except csv.Error:
+                continue
+            if len(lines) == LINES_LOOKED_AT:
+                widths.pop()  # the last record may go on behind these lines
+            if len(set(widths)) == 1 and widths[0] > 1:
                 return True
     return False
 

@@ -33,7 +33,7 @@ class Found:
 
 
 def named_files(name: str | None, train: str | None, evaluate: str | None) -> tuple[Path | None, Path | None]:
-    """Return where the training and the evaluation data would lie if they are files; the arguments are those of `find_files`."""
+    """Return where the training and the evaluation data would lie if data.name, data.train and data.eval name files."""
     folder = _path(name) if name else Path()
     if name and is_file(folder):
         beside = folder.parent / evaluate if evaluate else None

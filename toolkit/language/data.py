@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from toolkit.columns import TEXT_NAMES, find_column, looks_like_data
+from toolkit.columns import TEXT_NAMES, find_column, look_like_data
 from toolkit.config import at_least
 from toolkit.corpora.documents import docstrings_by_file
 from toolkit.data_config import DataConfig, embedded_splits, split_rows
@@ -58,6 +58,8 @@ class Documents(DataConfig):
         facts = {"data": read.origin}
         problems, kept, dropped = [], {}, {}
         files = file_names(read.files, sum(map(len, tables.values())))
+        if not files and not self.embedded:
+            facts["columns"] = f"text {column!r}"
         for name, table in tables.items():
             whole = table.select_columns([column])
             empty = empty_rows(whole)
@@ -82,7 +84,7 @@ class Documents(DataConfig):
 
     def _column(self, tables: dict[str, Any]) -> str:
         existing = tables["training data"].column_names
-        only = existing[0] if len(existing) == 1 and not looks_like_data(existing[0]) else None
+        only = existing[0] if len(existing) == 1 and not look_like_data(existing) else None
         given = only if self.text is None else self.text
         column = find_column(existing, "text", given, TEXT_NAMES, "the text")
         problems = []

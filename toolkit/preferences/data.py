@@ -33,8 +33,8 @@ PROMPT_NAMES = (("prompt",), ("instruction", "question", "query", "input", "cont
 CHOSEN_NAMES = (("chosen",), ("preferred", "winner", "better", "accepted", "chosen_response", "response_chosen"))
 REJECTED_NAMES = (("rejected",), ("dispreferred", "loser", "worse", "rejected_response", "response_rejected"))
 CONVERSATION_NAMES = ("conversations", "conversation", "messages")
-"""Columns with what comes before both sides, where these are single messages or texts. (Beside whole conversations a column of
-such a name repeats one of them.)"""
+"""Columns with what comes before both sides, where these are single messages or texts. Beside whole conversations a
+column of such a name repeats one of them."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,8 @@ def check_columns(name: str, table: Any, columns: dict[str, str]) -> str:
     ):
         held = ", ".join(f"{column!r} holds {type_}" for column, type_ in types.items())
         raise UserError(
-            f"{name}: {held}; both sides have to be texts, or both lists of messages (or one message each) with role and content"
+            f"{name}: {held}; both sides have to be texts, or both lists of messages (or one message each) with role "
+            "and content"
         )
     return "messages" if any(messages.values()) else "texts"
 

@@ -97,8 +97,8 @@ def pair_of_texts(chosen: str | None, rejected: str | None, *prompt: str | None)
 def pair_of_messages(chosen: Any, rejected: Any, *prompt: Any) -> Pair | str:
     """Return two conversations that differ in their last message as a pair, or what is wrong with them.
 
-    The prompt may stand in both conversations, or beside them as a text or as messages, or both. A side may also be its last
-    message alone, or the text of that.
+    The prompt may stand in both conversations, or beside them as a text or as messages, or both. A side may also be its
+    last message alone, or the text of that.
     """
     if not said_in(chosen, "assistant"):
         return NO_CHOSEN
@@ -127,7 +127,7 @@ def pair_of_messages(chosen: Any, rejected: Any, *prompt: Any) -> Pair | str:
 
 
 def said_in(cell: Any, role: str) -> Any:
-    """Return the messages of a cell: those of a list, a single one, or a text that this role says; none of an empty one."""
+    """Return the messages of a cell: those of a list, a single one, a text that `role` says, or none."""
     if cell is None or (isinstance(cell, str) and not cell.strip()):
         return []
     if isinstance(cell, str):

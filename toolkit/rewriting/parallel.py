@@ -1,4 +1,4 @@
-"""Two files that belong together line by line, such as train.en and train.de: their endings are the names of the columns."""
+"""Two files that belong together line by line, such as train.en and train.de: their endings name the columns."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def parallel_splits(data: DataConfig, endings: Sequence[str], flags: str) -> "Splits | None":
-    """Return the lines of two files for training, and of two for evaluation if they are named, or None if other data is.
+    """Return the lines of two files for training, and of two for evaluation if named, or None if other data is meant.
 
     Args:
         data: names one file of each two; the other one lies beside it, packed with gzip or not.
@@ -41,8 +41,8 @@ def parallel_splits(data: DataConfig, endings: Sequence[str], flags: str) -> "Sp
         return None
     if evaluate is not None and (not is_file(evaluate) or ending_of(evaluate) not in endings):
         raise UserError(
-            f"data.train is {data.train or data.name!r}, one of two files that belong together line by line, but data.eval "
-            f"{data.eval!r} is no file that ends with .{' or .'.join(endings)}; give one of two such files"
+            f"data.train is {data.train or data.name!r}, one of two files that belong together line by line, but "
+            f"data.eval {data.eval!r} is no file that ends with .{' or .'.join(endings)}; give one of two such files"
         )
     data.file_options.no_header_in(f"{train} is read line by line")
     groups = [[_beside(path, ending) for ending in endings] for path in (train, evaluate) if path is not None]
@@ -66,8 +66,8 @@ def _suggest(path: Path, flags: str) -> None:
     others = [other for other in beside if format_of(other) is None and ending_of(other) not in ("", ending)]
     if ending and (other := next((other for other in others if other.is_file()), None)):
         raise UserError(
-            f"{path} and {other.name} may be two files that belong together line by line; if they are, say which is the source "
-            f"and which the target, such as {flags.format(ending, ending_of(other))}"
+            f"{path} and {other.name} may be two files that belong together line by line; if they are, say which is "
+            f"the source and which the target, such as {flags.format(ending, ending_of(other))}"
         )
 
 
@@ -90,7 +90,8 @@ def _lines(files: Sequence[Path], names: Sequence[str]) -> "datasets.Dataset":
     counts = [len(column) for column in columns]
     if counts[0] != counts[1]:
         raise UserError(
-            f"{files[0]} has {counts[0]:,} lines and {files[1]} has {counts[1]:,}; they must belong together line by line"
+            f"{files[0]} has {counts[0]:,} lines and {files[1]} has {counts[1]:,}; give two files that belong together "
+            "line by line"
         )
     if not counts[0]:
         raise UserError(f"{files[0]} and {files[1]} are empty; give files with a text on each line")
