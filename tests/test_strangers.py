@@ -435,6 +435,9 @@ def test_a_file_for_each_language(packed: bool) -> None:
         train, dev = (f"{name}.en{ending} and {name}.de{ending}, line by line" for name in ("train", "dev"))
         assert read.facts["data"] == f"{train}; evaluation: {dev}"
         assert len(read.files) == 4
+    write("news.train", lines({"source": "a", "target": "b"}) * 2)
+    write("news.data", "")
+    assert len(TextPairs(train="news.train", held_out=0.5).read(nowhere).train) == 1
     assert "--data.source_language en --data.target_language de" in refusal(
         lambda: TranslationPairs(train=f"train.en{ending}").read(nowhere)
     )
@@ -457,6 +460,10 @@ def test_documents_of_any_ending() -> None:
         assert ("read as a text" in read.facts["data"]) == (name != "book.txt")
     write("rows.data", lines({"text": "One."}, {"text": "Two."}))
     assert "2 documents" in Documents(train="rows.data").read().facts["held out"]
+    write("a.words", "Ada B-x\nran O\n\nBea B-x\n")
+    write("b.txt", "Ada B-x\nran O\n")
+    tagged = TaggedTexts(train="a.words", eval="b.txt").read()
+    assert (len(tagged.train), len(tagged.evaluate)) == (2, 1)
     write("words.xlsx", BOOK)
     assert "is an Excel workbook" in refusal(Documents(train="words.xlsx").read)
     assert "is an Excel workbook" in refusal(TaggedTexts(train="words.xlsx").read)

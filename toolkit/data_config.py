@@ -26,8 +26,8 @@ class DataConfig:
     eval: str | None = None
     """Evaluation data, given like data.train; null holds out training rows if data.name brings none."""
     header: bool | list[str] | None = None
-    """Whether the first line of csv and tsv files names the columns: false if it is data, or a list of their names; true
-    takes it for names in any case, and null refuses it where it looks like data."""
+    """Whether the first line of csv and tsv files names the columns: false if it is data, or a list of their names;
+    true takes it for names in any case, and null refuses it where it looks like data."""
     held_out: float = 0.1
     """The share of the training rows that is held out where there is no evaluation data."""
     workers: int = execution(0)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit.columns import shortened
 from toolkit.errors import UserError
 from toolkit.table_conll import read_conll
 from toolkit.table_content import form_of_text, is_parquet, refuse_foreign, what_to_do_with
@@ -115,11 +116,11 @@ def read_file(path: Path, options: FileOptions) -> FileTable:
 def _format_by_content(path: Path, options: FileOptions) -> str:
     if is_parquet(path):
         return "parquet"
-    if found := form_of_text(path):
-        # A document may have a tab in its first line.
-        return "text" if found == "tsv" and options.documents else found
-    if options.documents:
-        return "text"
+    found = form_of_text(path)
+    if options.documents:  # which may have a tab or a bracket in its first line
+        return "json lines" if found == "json lines" else "text"
+    if found:
+        return found
     if format_of(path) == "text":
         raise UserError(f"{path} is a text without tabs, so it has no columns; {what_to_do_with(path)}")
     ending = path.name.partition(".")[2] if path.suffix.lower() == ".gz" else path.suffix.lower()
@@ -200,7 +201,7 @@ def _joined(parts: Sequence[tuple[Path, "pyarrow.Table"]]) -> "pyarrow.Table":
         if missing := set(table.column_names) ^ set(other.column_names):
             raise UserError(
                 f"{first} and {path} do not have the same columns: only one of them has "
-                f"{', '.join(map(repr, sorted(missing)))}; give one of the files or make them alike"
+                f"{', '.join(repr(shortened(name)) for name in sorted(missing))}; give one of the files or make them alike"
             )
     try:
         return pa.concat_tables(

@@ -70,9 +70,10 @@ def check_header(header: Header, line: str, first: Sequence[str], rows: "pyarrow
     """
     if header is None and (reason := _looks_like_data(first, rows)):
         last = f" to 'column {len(first)}'" if len(first) > 1 else ""
+        suggested = ", ".join(_suggested(first, rows))
         raise NoHeaderError(
             f"{line} looks like data, not like the names of the columns ({shown(first)}): {reason}; if it is data, "
-            f'name the columns in their order, such as --data.header "[{", ".join(_suggested(first, rows))}]", or call them '
+            f'name the columns in their order, such as --data.header "[{suggested}]", or call them '
             f"'column 1'{last} with --data.header false; if it is the names, say so with --data.header true"
         )
     if not has_names(header):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from toolkit.data_config import DataConfig
 from toolkit.errors import UserError
-from toolkit.table_content import refuse_foreign
+from toolkit.table_content import form_of_text, is_parquet, refuse_foreign
 from toolkit.table_csv import ROWS_AT_ONCE
 from toolkit.table_files import format_of
-from toolkit.table_folders import is_file, named_files
+from toolkit.table_folders import is_file, kind_of, named_files
 from toolkit.table_text import open_text, told
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ def parallel_splits(data: DataConfig, endings: Sequence[str], flags: str) -> "Sp
     if ending_of(train) not in endings:
         _suggest(train, flags)
         return None
+    if data.config is not None:
+        raise UserError(f"data.config is {data.config!r}, but the data are files, which have none; leave it out")
     if evaluate is not None and (not is_file(evaluate) or ending_of(evaluate) not in endings):
         raise UserError(
             f"data.train is {data.train or data.name!r}, one of two files that belong together line by line, but "
@@ -58,13 +60,16 @@ def ending_of(path: Path) -> str:
 
 
 def _suggest(path: Path, flags: str) -> None:
-    """Raise UserError if a file of another ending lies beside one whose ending no flag names."""
+    """Raise UserError if a file of another ending lies beside one that is no table and whose ending no flag names."""
     ending = ending_of(path)
+    with told(path):
+        if not ending or kind_of(ending) or is_parquet(path) or form_of_text(path):
+            return
     stem = path.name.removesuffix(".gz").removesuffix(ending)
     with told(path):
         beside = sorted(other for other in path.parent.iterdir() if other.name.startswith(stem) and other != path)
     others = [other for other in beside if format_of(other) is None and ending_of(other) not in ("", ending)]
-    if ending and (other := next((other for other in others if other.is_file()), None)):
+    if other := next((other for other in others if other.is_file()), None):
         raise UserError(
             f"{path} and {other.name} may be two files that belong together line by line; if they are, say which is "
             f"the source and which the target, such as {flags.format(ending, ending_of(other))}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -53,6 +53,8 @@ class TaggedTexts(DataConfig):
     """Tokens that two neighbouring windows share at most; null is a quarter of a window."""
     drop_invalid: bool = False
     """Leave out rows with words or tags missing instead of refusing them; the plan counts them."""
+
+    text_is_document: ClassVar[bool] = True  # of which `read_tag_files` makes sentences
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""

@@ -8,7 +8,7 @@ from toolkit.data_config import DataConfig
 from toolkit.errors import UserError
 from toolkit.table_conll import conll_table, read_conll
 from toolkit.table_content import refuse_foreign
-from toolkit.table_files import PACKED, format_of
+from toolkit.table_files import PACKED, FileOptions, format_of
 from toolkit.table_folders import is_file, named_files
 from toolkit.table_text import told
 from toolkit.texts import listed
@@ -25,7 +25,7 @@ def read_tag_files(data: DataConfig) -> "Splits":
     """
     from toolkit.tables import Splits, read_splits
 
-    options = replace(data.file_options, documents=True)
+    options = data.file_options
     train, evaluate = named_files(data.name, data.train, data.eval)
     if not (_is_odd(train) or _is_odd(evaluate)):
         read = read_splits(name=data.name, config=data.config, train=data.train, evaluate=data.eval, options=options)
@@ -35,10 +35,11 @@ def read_tag_files(data: DataConfig) -> "Splits":
         raise UserError(f"data.config is {data.config!r}, but the data are files, which have none; leave it out")
     options.no_header_in("of the files some are read as CoNLL, which has none")
     # Without a name the training data is found in the folder by its usual one.
-    found = _read(train) if train else read_splits(name=data.name, config=None, train=None, evaluate=None)
+    named = _read(train, options) if train else None
+    found = named or read_splits(name=data.name, config=None, train=None, evaluate=None, options=options)
     if evaluate is None:
         return found
-    held = _read(evaluate)
+    held = _read(evaluate, options)
     origin = f"{found.origin}; evaluation: {held.origin}"
     return Splits(found.train, held.train, origin, tuple(dict.fromkeys((*found.files, *held.files))))
 
@@ -58,14 +59,14 @@ def _is_odd(path: Path | None) -> bool:
     return path is not None and is_file(path) and format_of(path) is None and path.suffix.lower() not in PACKED
 
 
-def _read(path: Path) -> "Splits":
+def _read(path: Path, options: FileOptions) -> "Splits":
     """Return one file as rows to train on."""
     import datasets
 
     from toolkit.tables import Splits, read_splits
 
     if not _is_odd(path):
-        read = read_splits(name=None, config=None, train=str(path), evaluate=None)
+        read = read_splits(name=None, config=None, train=str(path), evaluate=None, options=options)
         return replace(read, train=_with_words(read.train))
     with told(path):
         refuse_foreign(path)
