@@ -49,7 +49,7 @@ MRPC = '\ufeffQuality\t#1 ID\t#1 String\r\n1\t70\tHe said "no.\r\n0\t71\t"Yes," 
 NEWS = (
     '"3","Oil falls","Prices, again, are lower."\n"1","Talks end","Nobody has won."\n"3","Oil rises","Prices are up."\n'
 )
-STSB = 'main\t2\t5.0\tA man, in a hat, walks.\tA man walks.\nmain\t3\t2.5\t"A girl" runs.\tA cat, maybe.\n'
+STSB = 'main\t2\t5.0\tA man, in a hat, walks.\tA man walks.\nmain\t3\t2.5\t"A girl runs.\tA cat, maybe.\n'
 BOOK, OLD_BOOK = workbook("[Content_Types].xml", "xl/workbook.xml"), b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500)
 
 TABLES: dict[str, tuple[str, str | bytes, list[str] | bool | None, dict[str, list[Any]]]] = {
@@ -76,7 +76,7 @@ TABLES: dict[str, tuple[str, str | bytes, list[str] | bool | None, dict[str, lis
             "genre": ["main"] * 2,
             "id": [2, 3],
             "score": [5.0, 2.5],
-            "one": ["A man, in a hat, walks.", '"A girl" runs.'],
+            "one": ["A man, in a hat, walks.", '"A girl runs.'],
             "two": ["A man walks.", "A cat, maybe."],
         },
     ),
