@@ -225,6 +225,7 @@ def test_tables_that_are_refused(case: str) -> None:
         ",text,label\n0,a,x\n1,b,x\n",  # the index of pandas
         "0,1\na b,0\nc d,1\n",  # columns that pandas numbered
         ",0,1\n0,a b,0\n1,c d,1\n",
+        "text,label,0,1,2\na b,x,.5,.5,.5\nc d,y,.5,.5,.5\n",
         "How satisfied are you with our service?,Any other comments you have?\nvery,no\nnot,yes\n",
         "text,note,\na,b,c\nd,e,f\n",
         "word,meaning\n" + "".join(f"word{n},x{n}\n" for n in range(50)) + "word,a sign\n",  # by chance, once
@@ -446,6 +447,20 @@ def test_a_file_for_each_language(packed: bool) -> None:
     assert "has 2 lines and" in refusal(lambda: german.read(nowhere))
     french = TranslationPairs(train=f"train.en{ending}", source_language="en", target_language="fr")
     assert "beside it there is no train.fr and no train.fr.gz" in refusal(lambda: french.read(nowhere))
+
+
+def test_two_files_are_named_by_their_endings() -> None:
+    write("train.source", "One\n\nThree\n")
+    write("train.target", "1\n2\n3\n")
+    assert "in 1 row (number 2," in refusal(lambda: TextPairs(train="train.source").read(nowhere))
+    read = TextPairs(train="train.target", eval="train.source", drop_invalid=True).read(nowhere)
+    assert [*read.training_texts()] == ["One", "Three", "1", "3"]
+    assert "data.header is given, but train.source is read line by line" in refusal(
+        lambda: TextPairs(train="train.source", header=True).read(nowhere)
+    )
+    assert "data.eval 'dev.csv' is no file that ends with .source or .target" in refusal(
+        lambda: TextPairs(train="train.source", eval="dev.csv").read(nowhere)
+    )
 
 
 def test_documents_of_any_ending() -> None:

@@ -94,7 +94,7 @@ def shown(cells: Sequence[str]) -> str:
 
 def _looks_like_data(first: Sequence[str], rows: "pyarrow.Table") -> str | None:
     """Return why a line looks like data, or None."""
-    reasons = [] if _is_numbering(first, rows) else _like_those_below(first, rows)
+    reasons = [] if _is_numbering(first) else _like_those_below(first, rows)
     # A word over nothing but numbers is a name, whatever stands beside it.
     if not any(reasons) or _over_numbers(first, rows):
         return None
@@ -118,10 +118,11 @@ def _like_those_below(first: Sequence[str], rows: "pyarrow.Table") -> list[str]:
     return reasons
 
 
-def _is_numbering(first: Sequence[str], rows: "pyarrow.Table") -> bool:
-    """Tell whether the names are 0, 1, ...: those that pandas gives to columns without one, behind its index or not."""
-    named = first[1:] if not first[0].strip() and _all_numbers(rows.column(0)) else first
-    return list(named) == [str(number) for number in range(len(named))]
+def _is_numbering(first: Sequence[str]) -> bool:
+    """Tell whether the names are 0, 1, ..., as pandas calls columns without one; behind others there are more than two."""
+    numbers = [cell for cell in first if NUMBER.fullmatch(cell)]
+    words = [cell for cell in first if cell.strip() and cell not in numbers]
+    return numbers == [str(number) for number in range(len(numbers))] and (not words or len(numbers) > 2)
 
 
 def _over_numbers(first: Sequence[str], rows: "pyarrow.Table") -> list[str]:
@@ -144,15 +145,17 @@ def _all_numbers(column: "pyarrow.ChunkedArray") -> bool:
 
 
 def _suggested(first: Sequence[str], rows: "pyarrow.Table") -> list[str]:
-    """Return names by which most recipes find the text (the longest column) and its label (one of few values)."""
+    """Return names by which most recipes find the text (the longest column) and the label (that of the fewest values)."""
     import pyarrow.compute as compute
 
     names = [f"column {number}" for number in range(1, len(first) + 1)]
     labels = [place for place, reason in enumerate(_like_those_below(first, rows)) if reason]
     texts = [place for place in range(len(first)) if place not in labels] or labels
-    lengths = [compute.mean(compute.utf8_length(column.slice(0, ROWS_FIRST))).as_py() or 0 for column in rows.columns]
+    begin = rows.slice(0, ROWS_FIRST)
+    lengths = [compute.mean(compute.utf8_length(column)).as_py() or 0 for column in begin.columns]
     text = max(texts, key=lengths.__getitem__)
-    if label := [place for place in labels if place != text]:
-        names[label[0]] = "label"
     names[text] = "text"
-    return names
+    values = {place: len(begin.column(place).unique()) for place in labels if place != text}
+    if values:  # a column of a single value tells nothing apart
+        names[min(values, key=lambda place: (values[place] < 2, values[place]))] = "label"
+    return names if len(names) <= CELLS_SHOWN else [*names[:CELLS_SHOWN], "..."]
