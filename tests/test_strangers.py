@@ -6,8 +6,11 @@ Each row of a table is a file and what becomes of it; nothing is trained.
 import gzip
 import io
 import json
+import re
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +18,12 @@ import pytest
 from table_reading import here, write  # noqa: F401
 
 from toolkit.chat.data import Conversations
+from toolkit.command_line import parse
+from toolkit.config import Config
 from toolkit.data_config import DataConfig
 from toolkit.embedding.data import EmbeddingData
 from toolkit.errors import UserError
+from toolkit.images.data import LabelledImages
 from toolkit.labelled_texts import LabelledTexts
 from toolkit.language.data import Documents
 from toolkit.preferences.data import PreferenceData
@@ -162,7 +168,7 @@ REFUSED: dict[str, tuple[str, str | bytes, list[str] | bool | None, list[str]]] 
             "has the ending .label; read are .csv",
             "'DESC:manner How did serfdom end ?'",
             r"sed 's/ /\t/' train_5500.label > train_5500.tsv",
-            '--data.header "[label,text]"',
+            '--data.header "[label, text]"',
         ],
     ),
     "a txt without tabs": (
@@ -263,6 +269,22 @@ def test_first_rows_that_only_a_recipe_can_tell_from_names() -> None:
     assert "a CoNLL file, with a word and its tag on each line, has the ending .conll" in said
 
 
+@dataclass(frozen=True)
+class Run(Config):
+    data: DataConfig = DataConfig()
+
+
+@pytest.mark.parametrize("content", [REVIEWS, NEWS, STSB, "ham\tGo\nspam\tWin\nham\tOk\n", "a;1,5\nb;2,5\n"])
+def test_the_setting_that_a_message_gives_loses_no_row(content: str) -> None:
+    write("a.csv", content)
+    said = refusal(lambda: DataConfig(train="a.csv").tables(nowhere))
+    flags = [*re.findall(r'--data.header "([^"]+)"', said), *re.findall("--data.header (false)", said)]
+    assert len(flags) == 2
+    for flag in flags:
+        data = parse(Run, "", ["--data.train", "a.csv", "--data.header", flag]).data
+        assert len(data.tables(nowhere).train) == len(content.splitlines())
+
+
 def test_header_where_nothing_has_one() -> None:
     write("d/train.jsonl", lines({"text": "a", "label": 1}))
     write("a.words", "Ada B-x\nran O\n")
@@ -275,6 +297,15 @@ def test_header_where_nothing_has_one() -> None:
     assert "data.header is given, but acme/reviews is a data set of the hub" in refusal(
         lambda: DataConfig(name="acme/reviews", header=False).tables(nowhere)
     )
+    import datasets
+    from PIL import Image
+
+    datasets.Dataset.from_dict({"text": ["a"]}).save_to_disk("saved")
+    assert "but saved is a saved data set" in refusal(lambda: DataConfig(name="saved", header=True).tables(nowhere))
+    for name in ("a", "b"):
+        Path(f"images/{name}").mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(f"images/{name}/1.png")
+    assert "the images are in folders" in refusal(LabelledImages(name="images", header=["image", "label"]).read)
     for header, part in (([], "without any"), (["a", " "], "an empty name"), (["a", "a"], "names a more than once")):
         assert any(part in problem for problem in DataConfig(train="x.csv", header=header).problems())
     assert list(DataConfig(header=False).problems()) == [
@@ -436,9 +467,9 @@ def test_a_file_for_each_language(packed: bool) -> None:
         train, dev = (f"{name}.en{ending} and {name}.de{ending}, line by line" for name in ("train", "dev"))
         assert read.facts["data"] == f"{train}; evaluation: {dev}"
         assert len(read.files) == 4
-    write("news.train", lines({"source": "a", "target": "b"}) * 2)
-    write("news.data", "")
-    assert len(TextPairs(train="news.train", held_out=0.5).read(nowhere).train) == 1
+    write("news.fr", lines({"source": "a", "target": "b"}) * 2)
+    write("news.de", "")
+    assert len(TextPairs(train="news.fr", held_out=0.5).read(nowhere).train) == 1
     assert "--data.source_language en --data.target_language de" in refusal(
         lambda: TranslationPairs(train=f"train.en{ending}").read(nowhere)
     )

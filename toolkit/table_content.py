@@ -66,7 +66,7 @@ def what_to_do_with(path: Path) -> str:
     if len(labels) > 3 and len(set(labels)) <= len(labels) / 2 and all(" " in line.strip() for line in lines):
         advice += (
             "; if each line is a label, a space and a text, a table becomes of it by: "
-            f"sed 's/ /\\t/' {path.name} > {path.stem}.tsv, to be read with --data.header \"[label,text]\""
+            f"sed 's/ /\\t/' {path.name} > {path.stem}.tsv, to be read with --data.header \"[label, text]\""
         )
     return advice
 

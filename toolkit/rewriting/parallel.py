@@ -1,5 +1,6 @@
 """Two files that belong together line by line, such as train.en and train.de: their endings name the columns."""
 
+import re
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -10,7 +11,7 @@ from toolkit.errors import UserError
 from toolkit.table_content import form_of_text, is_parquet, refuse_foreign
 from toolkit.table_csv import ROWS_AT_ONCE
 from toolkit.table_files import format_of
-from toolkit.table_folders import is_file, kind_of, named_files
+from toolkit.table_folders import is_file, named_files
 from toolkit.table_text import open_text, told
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     import pyarrow
 
     from toolkit.tables import Splits
+
+LANGUAGE = re.compile("[a-z]{2,3}([-_][A-Za-z]{2,4})?|source|target")
+"""Endings that such files usually have."""
 
 
 def parallel_splits(data: DataConfig, endings: Sequence[str], flags: str) -> "Splits | None":
@@ -62,18 +66,17 @@ def ending_of(path: Path) -> str:
 def _suggest(path: Path, flags: str) -> None:
     """Raise UserError if a file of another ending lies beside one that is no table and whose ending no flag names."""
     ending = ending_of(path)
-    with told(path):
-        if not ending or kind_of(ending) or is_parquet(path) or form_of_text(path):
-            return
     stem = path.name.removesuffix(".gz").removesuffix(ending)
     with told(path):
-        beside = sorted(other for other in path.parent.iterdir() if other.name.startswith(stem) and other != path)
-    others = [other for other in beside if format_of(other) is None and ending_of(other) not in ("", ending)]
-    if other := next((other for other in others if other.is_file()), None):
-        raise UserError(
-            f"{path} and {other.name} may be two files that belong together line by line; if they are, say which is "
-            f"the source and which the target, such as {flags.format(ending, ending_of(other))}"
-        )
+        if not LANGUAGE.fullmatch(ending) or is_parquet(path) or form_of_text(path):
+            return
+        beside = sorted(other for other in path.parent.iterdir() if other.name.startswith(stem) and is_file(other))
+    for other in beside:
+        if LANGUAGE.fullmatch(ending_of(other)) and ending_of(other) != ending and format_of(other) is None:
+            raise UserError(
+                f"{path} and {other.name} may be two files that belong together line by line; if they are, say which is "
+                f"the source and which the target, such as {flags.format(ending, ending_of(other))}"
+            )
 
 
 def _beside(path: Path, ending: str) -> Path:
