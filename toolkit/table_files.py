@@ -201,7 +201,8 @@ def _joined(parts: Sequence[tuple[Path, "pyarrow.Table"]]) -> "pyarrow.Table":
         if missing := set(table.column_names) ^ set(other.column_names):
             raise UserError(
                 f"{first} and {path} do not have the same columns: only one of them has "
-                f"{', '.join(repr(shortened(name)) for name in sorted(missing))}; give one of the files or make them alike"
+                f"{', '.join(repr(shortened(name)) for name in sorted(missing))}; give one of the files or make "
+                "them alike"
             )
     try:
         return pa.concat_tables(

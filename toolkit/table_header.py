@@ -119,7 +119,7 @@ def _like_those_below(first: Sequence[str], rows: "pyarrow.Table") -> list[str]:
 
 
 def _is_numbering(first: Sequence[str]) -> bool:
-    """Tell whether the names are 0, 1, ..., as pandas calls columns without one; behind others there are more than two."""
+    """Tell whether the names are 0, 1, ..., as pandas calls columns without one; behind others, more than two."""
     numbers = [cell for cell in first if NUMBER.fullmatch(cell)]
     words = [cell for cell in first if cell.strip() and cell not in numbers]
     return numbers == [str(number) for number in range(len(numbers))] and (not words or len(numbers) > 2)
@@ -145,7 +145,7 @@ def _all_numbers(column: "pyarrow.ChunkedArray") -> bool:
 
 
 def _suggested(first: Sequence[str], rows: "pyarrow.Table") -> list[str]:
-    """Return names by which most recipes find the text (the longest column) and the label (that of the fewest values)."""
+    """Return names by which most recipes find the text (the longest column) and the label (the fewest values)."""
     import pyarrow.compute as compute
 
     names = [f"column {number}" for number in range(1, len(first) + 1)]

@@ -74,8 +74,8 @@ def _suggest(path: Path, flags: str) -> None:
     for other in beside:
         if LANGUAGE.fullmatch(ending_of(other)) and ending_of(other) != ending and format_of(other) is None:
             raise UserError(
-                f"{path} and {other.name} may be two files that belong together line by line; if they are, say which is "
-                f"the source and which the target, such as {flags.format(ending, ending_of(other))}"
+                f"{path} and {other.name} may be two files that belong together line by line; if they are, say which "
+                f"is the source and which the target, such as {flags.format(ending, ending_of(other))}"
             )
 
 
