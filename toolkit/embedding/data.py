@@ -13,7 +13,7 @@ from toolkit.data_config import DataConfig, embedded_splits, split_rows
 from toolkit.embedding.rows import Kind, PairRows, Roles, check_pairs, check_text_columns, find_roles
 from toolkit.embedding.texts import EmbeddingTexts
 from toolkit.errors import UserError
-from toolkit.label_reading import is_list
+from toolkit.label_reading import comma_number, is_list
 from toolkit.labelled_texts import LabelledTexts
 from toolkit.labels import Array, Labels
 from toolkit.order import permute
@@ -158,6 +158,8 @@ class EmbeddingData(DataConfig):
             first, second = ((part.split.labels.values - lowest) / (highest - lowest) for part in (train, evaluate))
             scores = (first, second)
             facts["scores"] = f"{lowest:g} is learned as cosine 0, {highest:g} as cosine 1 (data.score_range)"
+            if any(comma_number(table, str(roles.value)) for table in tables.values()):
+                facts["scores"] += "; read with decimal commas"
         sides = tuple(
             Texts(
                 "single",

@@ -77,6 +77,8 @@ class LabelledImages(DataConfig):
         folders = None if self.embedded else find_image_folders(self.name, self.train, self.eval)
         read = folders.splits if folders else self.tables(_embedded)
         facts = {"data": read.origin}
+        if folders is not None:
+            self.file_options.no_header_in("the images are in folders of their labels, without a table")
         if folders is None:
             image = find_column(read.train.column_names, "image", self.image, IMAGE_NAMES, "the image")
             label = find_column(read.train.column_names, "label", self.label, LABEL_NAMES, "the label")

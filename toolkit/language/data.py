@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from toolkit.columns import TEXT_NAMES, find_column
+from toolkit.columns import TEXT_NAMES, find_column, look_like_data
 from toolkit.config import at_least, locates
 from toolkit.corpora.documents import docstrings_by_file
 from toolkit.data_config import DataConfig, embedded_splits, split_rows
@@ -33,6 +33,8 @@ class Documents(DataConfig):
     drop_invalid: bool = False
     """Leave out empty documents instead of refusing them; the plan counts them."""
 
+    text_is_document: ClassVar[bool] = True
+
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
         yield from super().problems()
@@ -56,6 +58,8 @@ class Documents(DataConfig):
         facts = {"data": read.origin}
         problems, kept, dropped = [], {}, {}
         files = file_names(read.files, sum(map(len, tables.values())))
+        if not files and not self.embedded:
+            facts["columns"] = f"text {column!r}"
         for name, table in tables.items():
             whole = table.select_columns([column])
             empty = empty_rows(whole)
@@ -80,7 +84,8 @@ class Documents(DataConfig):
 
     def _column(self, tables: dict[str, Any]) -> str:
         existing = tables["training data"].column_names
-        given = existing[0] if self.text is None and len(existing) == 1 else self.text
+        only = existing[0] if len(existing) == 1 and not look_like_data(existing) else None
+        given = only if self.text is None else self.text
         column = find_column(existing, "text", given, TEXT_NAMES, "the text")
         problems = []
         for name, table in tables.items():

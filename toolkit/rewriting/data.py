@@ -14,6 +14,7 @@ from toolkit.data_config import DataConfig, split_rows
 from toolkit.errors import UserError
 from toolkit.labels import Array
 from toolkit.rewriting.columns import PAIRED, Place, check_places, find_languages, find_places, languages, read_pairs
+from toolkit.rewriting.parallel import parallel_splits
 from toolkit.texts import listed, row_numbers
 from toolkit.tokenized_texts import ROWS_AT_ONCE, text_digest
 
@@ -121,6 +122,14 @@ class TextPairs(DataConfig):
         """Return where source and target are in a table."""
         return find_places(table, self.source, self.target)
 
+    def tables(self, corpus: Callable[[], "Splits"]) -> "Splits":
+        """Return the rows: those of two files that belong together line by line, or of what else was named."""
+        return parallel_splits(self, *self.two_files()) or super().tables(corpus)
+
+    def two_files(self) -> tuple[tuple[str, str], str]:
+        """Return the endings that two such files have, and the flags that say so."""
+        return (self.source or "source", self.target or "target"), "--data.source {} --data.target {}"
+
     def read(self, corpus: Callable[[], "Splits"]) -> Pairs:
         """Read the data and check it; `corpus` returns the embedded data.
 
@@ -183,6 +192,14 @@ class TranslationPairs(TextPairs):
                 yield f"data.source_language and data.target_language are both {self.source_language!r}; give two languages"
             if self.source is not None or self.target is not None:
                 yield "data.source_language and data.target_language say where the texts are; leave data.source and data.target out"
+
+    def two_files(self) -> tuple[tuple[str, str], str]:
+        """Return the endings that a file for each language has, and the flags that say so."""
+        if self.source_language is None or self.target_language is None:
+            endings, _ = super().two_files()
+        else:
+            endings = (self.source_language, self.target_language)
+        return endings, "--data.source_language {} --data.target_language {}"
 
     def places(self, table: Any) -> tuple[Place, Place]:
         """Return where source and target are in a table."""
