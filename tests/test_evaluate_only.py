@@ -46,19 +46,19 @@ def test_a_run_is_evaluated_with_its_own_settings_and_weights(
     named: str, trained: Outcome, evaluate: Any, tmp_path: Path
 ) -> None:
     """No other setting is given: the encoder that it began with, and the recipe's own corpus, are out of the question."""
-    folder = trained.folder
+    folder, record = trained.folder, trained.record
     if named == "by settings that were moved":
         folder = folder.rename(tmp_path / "moved")
     words = ["--output", folder] if named == "by its folder" else ["--config", folder / "config.yaml"]
     before = state_of(folder)
     evaluate(*words).done().says(f"weights  {folder / 'model'}, after step 6 of the run in {folder}")
     found = evaluation_of(folder)
-    assert found["metrics"] == pytest.approx(trained.record["metrics"], rel=1e-6)
-    assert found["baseline"] == trained.record["baseline"]
+    assert found["metrics"] == pytest.approx(record["metrics"], rel=1e-6)
+    assert found["baseline"] == record["baseline"]
     weights = (folder / "model" / "model.safetensors").read_bytes()
     assert found["weights"]["sha256"] == {"model.safetensors": sha256(weights).hexdigest()}
     assert found["weights"]["step"] == 6
-    assert found["data"]["samples"] == trained.record["samples"]["evaluate"] == 12
+    assert found["data"]["samples"] == record["samples"]["evaluate"] == 12
     after = state_of(folder)
     written = {"evaluation.json", "evaluation_predictions.jsonl"}
     assert set(after) - set(before) <= written

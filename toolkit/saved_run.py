@@ -38,36 +38,36 @@ def evaluation_settings(
     Raises:
         UserError: a setting has no meaning here, or the run has no model.
     """
-    config, given = parse(config_class, description, arguments), read(config_class, arguments)
-    run = run_of(config, given, recipe)
+    given = read(config_class, arguments)
+    run, words = run_of(given, recipe), list(arguments)
     if run is not None:
         rest = without(run / "config.yaml", arguments)
-        config = parse(config_class, description, ["--config", str(run / "config.yaml"), *rest])
-        given = read(config_class, rest)
-        config = found_from(config, begun_in(read_record(run)), given.origins)
-    origins = given.origins
-    problems = list(refused(config, origins, None if run is None else own_settings(run)))
+        given, words = read(config_class, rest), ["--config", str(run / "config.yaml"), *rest]
+    problems = refused(given, None if run is None else flatten(read_yaml(run / "config.yaml")))
+    if problems and not given.problems:
+        raise UserError(*problems)
+    config, origins = parse(config_class, description, words), given.origins
+    if run is not None:
+        config = found_from(config, begun_in(read_record(run)), origins)
     if run is not None and "model.name" not in origins and hasattr(getattr(config, "model", None), "name"):
         saved = run / "model"
         if not saved.is_dir():
             record = read_record(run)
-            problems.append(
+            raise UserError(
                 f"the run in {run} has no saved model yet (its status is {record.get('status')}, after step {record.get('step', 0):,}); "
                 "let it finish with the same command without --evaluate.only, or name a model with --model.name"
             )
         config = with_model(config, str(saved))
-    if problems:
-        raise UserError(*problems)
     if "output" in origins:
         return config
     # Without a run to write it beside, an evaluation has a folder of its own.
     return replace(config, output=str(run) if run is not None else f"runs/{recipe}-evaluation")
 
 
-def run_of(config: Config, given: Reading, recipe: str) -> Path | None:
+def run_of(given: Reading, recipe: str) -> Path | None:
     """Return the run folder that a command means, if it means one."""
     beside = [Path(file).parent for file in given.files if Path(file).name == "config.yaml"]
-    named = [Path(str(config.output))] if "output" in given.origins else []
+    named = [Path(str(given.values["output"]))] if "output" in given.origins else []
     usual = [] if {"output", "model.name"} & set(given.origins) else [Path("runs") / recipe]
     return next((place for place in (*beside, *named, *usual) if is_run(place)), None)
 
@@ -75,11 +75,6 @@ def run_of(config: Config, given: Reading, recipe: str) -> Path | None:
 def is_run(folder: Path) -> bool:
     """Return whether a folder holds a run that has begun."""
     return (folder / "config.yaml").is_file() and bool(read_record(folder))
-
-
-def own_settings(run: Path) -> dict[str, Any]:
-    """Return the settings of a run by their dotted names."""
-    return flatten(read_yaml(run / "config.yaml"))
 
 
 def without(file: Path, arguments: Sequence[str]) -> list[str]:
@@ -94,24 +89,22 @@ def without(file: Path, arguments: Sequence[str]) -> list[str]:
     return rest
 
 
-def refused(config: Config, origins: Mapping[str, str], own: Mapping[str, Any] | None) -> list[str]:
-    """Return a sentence for each setting that was given and would change nothing here.
+def refused(given: Reading, own: Mapping[str, Any] | None) -> list[str]:
+    """Return a sentence for each setting that the command gives and that would change nothing here.
 
-    Args:
-        config: the settings.
-        origins: where those that the command gives come from.
-        own: the settings of the run that is evaluated, if there is one.
+    `own` are the settings of the run that is evaluated, if there is one.
     """
-    values, problems = flatten(as_mapping(config)), []
-    for key, origin in origins.items():
+    problems = []
+    for key, origin in given.origins.items():
         if not key.startswith(OF_TRAINING):
             continue
+        value = as_mapping(given.values[key])
         # A file may serve training and evaluation; but of another run than this one its settings would be lost.
         from_flag = origin.startswith("by ")
-        if values[key] == own.get(key) if own is not None else not from_flag:
+        if value == own.get(key) if own is not None else not from_flag:
             continue
         problems.append(
-            f"{key} is {show(values[key])} (given {origin}), which is of the training, and --evaluate.only trains nothing; leave it out"
+            f"{key} is {show(value)} (given {origin}), which is of the training, and --evaluate.only trains nothing; leave it out"
         )
     return problems
 
