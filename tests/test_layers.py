@@ -24,8 +24,8 @@ LAYERS = {
         "sharding spreading strategy tensor_parallel watch"
     ),
     3: (
-        "boundaries evaluate_only evaluation evaluation_file first_batch former joint loop preparation rehearsal restoring "
-        "resume rows run saved_run session training training_run "
+        "boundaries evaluate_only evaluation evaluation_file first_batch former joint loop loss_rule overlap plan_warnings "
+        "preparation rehearsal restoring resume rows run saved_run session training training_run "
         "adapters data_config embedded_models export heads label_reading labelled_rows labelled_texts labels "
         "model_errors models texts tokenized_texts tokenizer "
         "table_conll table_content table_csv table_files table_folders table_header table_hub table_json table_plain "

@@ -14,6 +14,7 @@ from toolkit.cut import accumulation
 from toolkit.errors import UserError
 from toolkit.first_batch import active_dropout, batch_norms, check_first_batch
 from toolkit.loading import MicroBatches, MicroBatchSampler, build_loader
+from toolkit.loss_rule import check_loss_rule
 from toolkit.model_from_main import build_on_main, shard_from_main
 from toolkit.optimizer import begin_averages, build_optimizer
 from toolkit.order import ShuffledOrder
@@ -43,7 +44,7 @@ def prepare(
     """Build the model and everything around it, and try one micro-batch without changing anything.
 
     The loader begins at `first_step`; weights and optimizer are those of the beginning. With a `folder` the export of the
-    model is tried there.
+    model is tried there, and the loss is held against its rule.
 
     Raises:
         UserError: the configuration does not fit the data or the number of processes, or the model can't be trained.
@@ -58,7 +59,7 @@ def prepare(
     model = runtime.together(lambda: build_model(task, config, runtime))
     compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
     # Before the weights are spread: here the main process holds all of them.
-    saved_bytes = 0
+    saved_bytes, warnings = 0, []
     if folder is not None and task.export is not None:
         export, results = task.export, results_for_export(task, config, {"loss": 0.0}, {}, 0)
         saved_bytes, intact = runtime.on_main(lambda: try_export(export, model, folder, results))
@@ -84,6 +85,12 @@ def prepare(
         batches = MicroBatches(task.train, task, config.seed, order.steps_per_epoch)
         batch = runtime.together(lambda: batches.__getitems__(mine))
         runtime.together(lambda: check_first_batch(task, runtime, model, batch), talking=True)
+        if (
+            folder is not None
+            and not isinstance(task.loss, JointLoss)
+            and (warning := check_loss_rule(task, runtime, model, batches, mine))
+        ):
+            warnings.append(warning)
     digests = runtime.on_main(lambda: digests)
     return Training(
         task,
@@ -98,6 +105,7 @@ def prepare(
         data=digests,
         frozen=frozen,
         saved_bytes=saved_bytes,
+        warnings=warnings,
     )
 
 

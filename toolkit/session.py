@@ -24,6 +24,8 @@ from toolkit.former import bring_ledger, make_way
 from toolkit.launch import agent
 from toolkit.ledger import Ledger
 from toolkit.loop import train
+from toolkit.overlap import overlap_of
+from toolkit.plan_warnings import warnings_of, worse_than
 from toolkit.preparation import plan, prepare, state_bytes, whole_model
 from toolkit.progress import Progress
 from toolkit.provenance import changes, provenance, versions
@@ -44,6 +46,8 @@ from toolkit.weights import weights_of
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
+OVERLAP_TOLD = 0.01
+"""Of the evaluation samples; some texts come twice in any data."""
 PLACES = {
     "model": "model",
     "predictions": "predictions.jsonl",
@@ -108,11 +112,11 @@ class Session:
             take_state(training, progress, dict(start.state))
         facts = {**runtime.together(lambda: plan(training)), "run folder": str(folder.path)}
         remarks = [*start.remarks, *changed]
+        training.warnings += warnings_of(training)
         if tries:
             runtime.doing("trying the end of the run", patient=True)
             runtime.together(lambda: try_evaluation(task, config, runtime, training.model), talking=True)
-            if warning := runtime.on_main(lambda: check_space(folder.path, *self.sizes(training))):
-                remarks.append(warning)
+            training.warnings += runtime.on_main(lambda: self.look_ahead(training))
         if folder.locks_nothing is not None:
             remarks.append(
                 f"the file system of {folder.path} has no locks ({folder.locks_nothing}): make sure that no other process trains there"
@@ -120,6 +124,8 @@ class Session:
         for remark in remarks:
             voice.say(f"{self.recipe}: {remark}")
         voice.facts(f"{self.recipe}: the plan", facts)
+        for warning in training.warnings:
+            voice.say(f"  warning: {warning}")
         if start.checkpoint is not None:
             voice.say(f"going on after step {start.step:,}, from {start.checkpoint}")
         if moved := runtime.on_main(lambda: self.begin(training, start, facts)):
@@ -147,6 +153,8 @@ class Session:
             )
         )
         tell(result, voice)
+        if worse := worse_than(result.baseline, result.metrics):
+            voice.say(f"\nwarning: {worse}")
         return result
 
     def what_changed(self, start: Start, config: Config, made_with: Mapping[str, Any]) -> list[str]:
@@ -211,15 +219,24 @@ class Session:
             seconds=former.get("seconds", {}),
             nonfinite=self.progress.nonfinite,
             plan=facts,
+            warnings=training.warnings,
         )
 
-    def sizes(self, training: Training) -> tuple[int, int, int]:
-        """Return the bytes of the saved model and of a checkpoint, and how many checkpoints lie in the folder at once."""
-        config = training.config.checkpoint
+    def look_ahead(self, training: Training) -> list[str]:
+        """Return warnings about the data and the disk, in the main process.
+
+        Raises:
+            UserError: there is no room for what the run writes.
+        """
+        config, task = training.config.checkpoint, training.task
         every = config.every or training.steps_per_epoch
         # The newest, the best, and the one that is being written; short runs have fewer.
         most = min(max(1, config.keep) + 2, -(-training.total_steps // every))
-        return training.saved_bytes, state_bytes(training), most
+        found = [check_space(self.folder.path, training.saved_bytes, state_bytes(training), most)]
+        if task.evaluate is not None:
+            overlap = overlap_of(task.train, task.evaluate)
+            found.append(str(overlap) if overlap.share >= OVERLAP_TOLD else None)
+        return [warning for warning in found if warning]
 
     def evaluated_before(self, training: Training, start: Start) -> Evaluation | None:
         """Return the last evaluation of a run of which nothing is left to be done but to save the model."""

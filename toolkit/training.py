@@ -53,6 +53,8 @@ class Training:
     """The digests of the training and the evaluation data."""
     frozen: str | None = None
     """The digest of the weights that are not trained, in the main process."""
+    warnings: list[str] = field(default_factory=list)
+    """What looks like a mistake, for the user."""
     saved_bytes: int = 0
     """What the saved model takes on the disk, where it was tried, in the main process."""
     starts: list[Mapping[str, Any]] = field(default_factory=list)
