@@ -171,7 +171,8 @@ class Config:
     resume: str = execution("auto")
     """auto goes on from the newest valid checkpoint in the run folder, never starts anew, and a path goes on from that checkpoint."""
     threads: int | None = execution(None)
-    """Threads of torch in each process on CPU; null means the usable cores divided by the processes of this machine."""
+    """Threads of torch in each process; null means the usable cores divided by the processes of this machine where the model or an
+    offloaded optimizer computes on the CPU, and leaves them alone where a GPU does."""
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each, from every section and from the run as a whole."""

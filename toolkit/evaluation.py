@@ -107,7 +107,7 @@ def evaluate(
     sampler = MicroBatchSampler(order, source, runtime.data_parallel_size, order.steps_per_epoch)
     # The same sharding as `Accelerator.prepare`, which would also keep every loader of every evaluation.
     loader = prepare_data_loader(
-        build_loader(sampler, task, config.seed),
+        build_loader(sampler, task, config.seed, pinned=runtime.has_own_memory),
         num_processes=runtime.data_parallel_size,
         process_index=runtime.data_parallel_rank,
         even_batches=False,

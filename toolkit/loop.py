@@ -104,7 +104,7 @@ def take_step(training: Training, step: int, micro_batches: list[LoadedMicroBatc
                 optimizer.step()
             # Accelerate lets this pass until gradients are synchronised.
             optimizer.zero_grad()
-    return StepValues(runtime.read_later(torch.stack([summed_loss.double(), norm.double()])), rate)
+    return StepValues(runtime.read_later(summed_loss, norm), rate)
 
 
 def whole(norm: torch.Tensor) -> torch.Tensor:

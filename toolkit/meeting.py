@@ -37,6 +37,9 @@ SCHEME = "meeting"
 INTERVAL = 0.02
 # Process 0 tells the others why the meeting failed; its store goes with it.
 SECONDS_TO_HEAR = 2.0
+# A process that begins to hang may be a while behind those that wait for it.
+SECONDS_FOR_THE_WATCH = 120.0
+LONGEST = 30 * 86400.0
 NOBODY = json.dumps({"word": "", "size": 0, "host": ""})
 REMEDY = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
 WHERE = "MASTER_ADDR and MASTER_PORT; --main_process_ip and --main_process_port, or --rdzv-endpoint"
@@ -379,8 +382,17 @@ def said(error: BaseException) -> str:
     return re.sub(r"\[/[^]]*\] ", "", next(iter(str(error).splitlines()), ""))
 
 
-def meeting_place(meeting: Meeting | None, on_cpu: bool) -> list[Any]:
-    """Return what tells Accelerate to make its process group from this meeting, with the time-out it would have taken itself."""
+def group_patience(progress: float, on_cpu: bool) -> timedelta:
+    """Return after how long a process group may end a process in it that waits: later than the watch, which says who hangs and where.
+
+    Left to itself NCCL ends it after ten minutes, with a stack and without a word to the run folder, whatever timeout.progress says.
+    """
+    own = default_pg_timeout if on_cpu else default_pg_nccl_timeout or default_pg_timeout
+    return timedelta(seconds=min(max(own.total_seconds(), progress), LONGEST) + SECONDS_FOR_THE_WATCH)
+
+
+def meeting_place(meeting: Meeting | None, patience: timedelta) -> list[Any]:
+    """Return what tells Accelerate to make its process group from this meeting, with this time-out."""
     if meeting is None:
         return []
 
@@ -390,5 +402,4 @@ def meeting_place(meeting: Meeting | None, on_cpu: bool) -> list[Any]:
         yield PrefixStore("groups", meeting.store), meeting.place.rank, meeting.place.size
 
     register_rendezvous_handler(SCHEME, rendezvous)  # type: ignore[no-untyped-call]
-    patience = default_pg_timeout if on_cpu else default_pg_nccl_timeout or default_pg_timeout
     return [InitProcessGroupKwargs(init_method=f"{SCHEME}://", timeout=patience)]

@@ -22,6 +22,7 @@ from toolkit.restoring import digest_of_frozen, weights_of
 from toolkit.runtime import Runtime
 from toolkit.schedules import warmup_steps
 from toolkit.sharding import check_units, checkpoint_activations, shard, units
+from toolkit.snapshot import in_bytes
 from toolkit.spreading import whole_weights
 from toolkit.task import JointLoss, Task
 from toolkit.tensor_parallel import split_layers
@@ -66,7 +67,7 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0) -
         # Of a joint loss every further micro-batch costs another forward pass.
         call_cost=CALL_COST_ON_CPU if runtime.device.type == "cpu" and not isinstance(task.loss, JointLoss) else None,
     )
-    loader = build_loader(sampler, task, config.seed, order.steps_per_epoch)
+    loader = build_loader(sampler, task, config.seed, order.steps_per_epoch, pinned=runtime.has_own_memory)
     model, optimizer, loader = prepare_together(model, config, loader, runtime)
     mine = next(islice(sampler, runtime.data_parallel_rank, None), None)
     if mine is not None:  # None where all steps were done before this start
@@ -234,7 +235,9 @@ def plan(training: Training) -> dict[str, str]:
     dtypes = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters}))
     facts["parameters"] = f"{sum(p.numel() for p in parameters):,} ({trainable:,} trainable), {dtypes}"
     facts["device"] = f"{runtime.device.type}, mixed precision {runtime.precision}" + (
-        f", {runtime.threads} thread(s) per process" if runtime.device.type == "cpu" else ""
+        f", {runtime.threads} thread(s) per process"
+        if runtime.device.type == "cpu" or runtime.strategy.offloaded or config.threads is not None
+        else ""
     )
     if runtime.size > 1 or runtime.strategy.spreads:
         facts["strategy"] = runtime.strategy.description
@@ -276,11 +279,3 @@ def state_bytes(training: Training) -> int:
     tensors = weights_of(training.runtime.accelerator.unwrap_model(training.model)).values()
     trained = sum(t.numel() * t.element_size() for t in tensors if t.requires_grad)
     return sum(t.numel() * t.element_size() for t in tensors) + AVERAGES[training.config.optim.name] * trained
-
-
-def in_bytes(size: int) -> str:
-    """Return a size in kB, MB or GB."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
-        if size >= scale:
-            return f"{size / scale:,.1f} {unit}"
-    return f"{size / 1e3:,.1f} kB"

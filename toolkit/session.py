@@ -179,7 +179,7 @@ class Session:
         """Train, with ledger, checkpoints and display in the main process; where the state is spread, all write checkpoints."""
         runtime = self.runtime
         module = runtime.accelerator.unwrap_model(training.model)
-        pinned = runtime.device.type == "cuda"
+        pinned = runtime.has_own_memory
         exchange = None
         if runtime.watch.store is not None and not layout_of(weights_of(module), runtime).is_whole:
             exchange = Exchange(runtime.rank, runtime.watch.store)

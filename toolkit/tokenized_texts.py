@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from toolkit.attention_masks import note_padding
 from toolkit.cache import digest_of, once_per_machine
 from toolkit.errors import UserError
 from toolkit.labels import Array, Labels
@@ -152,7 +153,7 @@ def pad_texts(tokenizer: Any, kind: str) -> Callable[[list[dict[str, Any]]], "di
         mask = np.zeros(shape, dtype=np.int64)
         for row, place in zip(mask, places, strict=True):
             row[place] = 1
-        batch["attention_mask"] = torch.from_numpy(mask)
+        batch |= {"attention_mask": torch.from_numpy(mask), **note_padding(counts)}
         batch["labels"] = torch.tensor([sample["label"] for sample in samples], dtype=label_type)
         return batch
 
