@@ -24,7 +24,7 @@ from recipe_layouts import RECIPES, config_class, load_recipe, small_arguments
 from standin_device import NAME, Fault, standin_device
 from torch.distributed.fsdp import CPUOffloadPolicy
 
-from toolkit import losses, saving
+from toolkit import losses, model_from_main, saving
 from toolkit.attention_masks import note_padding
 from toolkit.command_line import parse
 from toolkit.config import Config
@@ -32,12 +32,14 @@ from toolkit.ledger import Ledger
 from toolkit.loading import LoadedMicroBatch
 from toolkit.loop import train
 from toolkit.losses import NOT_COUNTED, causal_logits, logits_of, summed_cross_entropy
+from toolkit.model_from_main import build_on_main, shard_from_main
 from toolkit.preparation import prepare
 from toolkit.progress import Progress
 from toolkit.rewriting.models import target_loss
 from toolkit.run_folder import RunFolder
 from toolkit.runtime import Runtime, start_runtime
 from toolkit.saving import Saver
+from toolkit.sharding import shard
 from toolkit.snapshot import Snapshot
 from toolkit.task import Batch, Task
 
@@ -203,6 +205,39 @@ def loss_of(values: torch.Tensor, ids: torch.Tensor) -> None:
     torch.nn.functional.cross_entropy(leaf, ids, ignore_index=-100, reduction="sum").backward()
 
 
+def built_elsewhere(make_room: Callable[..., None]) -> dict[str, list[str]]:
+    """Return where parameters and buffers of an offloaded model lie that another process built; run a forward pass on it."""
+    asked = {**ENVIRONMENT["offloaded"], "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
+    config = small_config("bert")
+    with standin_device(), mock.patch.dict(ENVIRONMENT, offloaded=asked), runtime_on("offloaded", Config()) as runtime:
+        plugin, mesh = runtime.accelerator.state.fsdp_plugin, runtime.sharding_mesh
+        with patch(Runtime, "is_main", False), patch(model_from_main, "make_room", make_room):
+            model = build_on_main(lambda: transformers.AutoModel.from_config(config, add_pooling_layer=False), runtime)
+            shard_from_main(model, lambda model: shard(model, mesh, plugin), runtime)
+        lie = {
+            "parameters": sorted({parameter.device.type for parameter in model.parameters()}),
+            "buffers": sorted({buffer.device.type for buffer in model.buffers()}),
+        }
+        for buffer in model.buffers():
+            buffer.zero_()  # what the main process would send
+        model(torch.ones(2, 3, dtype=torch.int64, device=runtime.device))
+        return lie
+
+
+def all_on_the_device(model: torch.nn.Module, runtime: Runtime) -> None:
+    """Make room as if nothing were offloaded."""
+    model.to_empty(device=runtime.device)
+
+
+def refusal_of(work: Callable[[], object]) -> str:
+    """Return the first line of what torch refuses."""
+    try:
+        work()
+    except RuntimeError as error:
+        return str(error).partition("\n")[0]
+    return ""
+
+
 def families() -> dict[str, list[str]]:
     """Return for small models of several families the functions that make the host wait, with padding and without."""
     found = {}
@@ -264,6 +299,8 @@ def main(output: Path, data: Path) -> None:
                     _, faults = walk(recipe.task(config), config, layout, data / "runs" / what)
                 found["once"][what] = sorted({astuple(fault) for fault in faults})
     found |= {"operations": operations(), "families": families()}
+    found["built elsewhere"] = built_elsewhere(model_from_main.make_room)
+    found["once"]["shards of an offloaded model on the device"] = refusal_of(lambda: built_elsewhere(all_on_the_device))
     output.write_text(json.dumps(found), encoding="utf-8")
 
 

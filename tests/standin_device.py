@@ -145,7 +145,7 @@ class Device(TorchDispatchMode):
         to_device = any(map(on_device, tensors))
         if kwargs.get("device") is not None:
             to_device = torch.device(kwargs["device"]).type == NAME
-            kwargs["device"] = torch.device("cpu")
+            kwargs["device"] = torch.device("cpu") if to_device else kwargs["device"]
         pinned = kwargs.pop("pin_memory", False)
         if packet is aten._to_copy:
             self.check_copy(operation, args[0], to_device, None, bool(kwargs.get("non_blocking")))

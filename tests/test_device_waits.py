@@ -122,6 +122,12 @@ def test_the_stand_in_judges_operations(walked: dict[str, Any], name: str) -> No
     assert walked["operations"].keys() == OPERATIONS.keys()
 
 
+def test_an_offloaded_model_that_another_process_built_lies_where_torch_wants_it(walked: dict[str, Any]) -> None:
+    assert walked["built elsewhere"] == {"parameters": ["cpu"], "buffers": ["standin"]}
+    refused = walked["once"]["shards of an offloaded model on the device"]
+    assert refused.startswith("FSDP parameters should be materialized on CPU when enabling CPU offloading")
+
+
 def test_models_of_other_families_wait_only_where_it_is_known(walked: dict[str, Any]) -> None:
     waiting = {name: [FAMILIES_THAT_WAIT[name]] if name in FAMILIES_THAT_WAIT else [] for name in walked["families"]}
     assert walked["families"] == waiting
