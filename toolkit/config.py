@@ -35,16 +35,22 @@ class BatchConfig:
     """At most so many samples run through the model at once in one process; null means no limit. It changes no number."""
     balance: bool = execution(True)
     """Cut each global batch by length: little padding, and about the same work for each process. It changes no number."""
-    eval: int = execution(64)
-    """Samples that one process evaluates at once; it changes no number."""
+    eval: int | None = execution(None)
+    """Samples that one process evaluates at once; null means batch.micro where that is set, or else 64. It changes no number."""
     reduce_each: bool = execution(False)
     """Sum gradients over the processes after each micro-batch, not once per step: of a sharded model they then never lie whole
     in memory, and more is sent. It changes no number."""
 
+    @property
+    def evaluated(self) -> int:
+        """Samples that one process evaluates at once: what fits with gradients fits without them."""
+        return self.eval or self.micro or 64
+
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
         yield from at_least(1, "batch.size", self.size)
-        yield from at_least(1, "batch.eval", self.eval)
+        if self.eval is not None:
+            yield from at_least(1, "batch.eval", self.eval)
         if self.micro is not None:
             yield from at_least(1, "batch.micro", self.micro)
             if 1 <= self.size < self.micro:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
 
+from toolkit.activity import PREDICTING
 from toolkit.config import Config
 from toolkit.joint import represent
 from toolkit.loading import LoadedMicroBatch, MicroBatchSampler, build_loader, started
@@ -93,7 +94,7 @@ def evaluate(
 
     Args:
         task: what is evaluated; it has evaluation samples.
-        config: `batch.eval` is the size of a batch in one process.
+        config: `batch.evaluated` is the size of a batch in one process.
         runtime: where.
         model: the model as it was prepared.
         last: also score the task's trivial prediction, and show samples.
@@ -102,7 +103,7 @@ def evaluate(
         RuntimeError: the samples that came in are not each sample once; a defect.
     """
     assert task.evaluate is not None
-    source, size = task.evaluate, config.batch.eval * runtime.data_parallel_size
+    source, size = task.evaluate, config.batch.evaluated * runtime.data_parallel_size
     order = LongestFirst(source, size)
     sampler = MicroBatchSampler(order, source, runtime.data_parallel_size, order.steps_per_epoch)
     # The same sharding as `Accelerator.prepare`, which would also keep every loader of every evaluation.
@@ -131,7 +132,7 @@ def evaluate(
         if runtime.agree(Tally(stop=int(runtime.stop.requested))).stop:
             rest(model.train(was_training))
             return None
-        doing(f"evaluating batch {number:,}")
+        doing(f"evaluating batch {number:,}", batch=micro)
         total, scored = evaluate_batch(task, runtime, model, micro)
         if not micro.plan.spare:
             loss += total
@@ -193,6 +194,7 @@ def evaluate_batch(
     else:
         total = float(task.loss(once, batch))
     if task.predict is not None:
+        runtime.doing(PREDICTING, batch=micro)
         predictions = to_host(task.predict(once, batch))
         if lockstep is not None and "input_ids" in batch:
             lockstep.keep_up(batch["input_ids"])

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 
+from toolkit.activity import PREPARING
 from toolkit.agreement import compare_data, compare_models, digests_of_data
 from toolkit.config import Config
 from toolkit.cut import accumulation
@@ -73,7 +74,9 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0) -
     if mine is not None:  # None where all steps were done before this start
         batches = MicroBatches(task.train, task, config.seed, order.steps_per_epoch)
         batch = runtime.together(lambda: batches.__getitems__(mine))
+        runtime.doing("trying the first micro-batch", first_step + 1, patient=True, batch=batch)
         runtime.together(lambda: check_first_batch(task, runtime, model, batch), talking=True)
+        runtime.doing(PREPARING, patient=True)
     digests = runtime.on_main(lambda: digests)
     return Training(
         task, config, runtime, model, optimizer, loader, order, total, first_step, data=digests, frozen=frozen
@@ -224,6 +227,7 @@ def plan(training: Training) -> dict[str, str]:
     facts["steps"] = (
         f"{training.total_steps:,} ({training.total_steps / training.steps_per_epoch:.3g} epochs of {training.steps_per_epoch:,}), "
         f"evaluation every {config.evaluate.every or training.steps_per_epoch:,}"
+        + (f", {config.batch.evaluated:,} samples at once in each process" if task.evaluate is not None else "")
     )
     if training.first_step:
         facts["steps"] += f"; {training.first_step:,} are done, {training.total_steps - training.first_step:,} are left"

@@ -194,8 +194,8 @@ class Runtime:
         if self.control is not None:
             failures *= self.size
             torch.distributed.all_gather_object(failures, outcome.failure, group=self.control)
-        if outcome.error is not None and not isinstance(outcome.error, UserError):
-            raise outcome.error
+        if outcome.is_defect:
+            raise cast(Exception, outcome.error)
         raise_shared(failures)
         return cast(Result, outcome.result)
 
@@ -229,8 +229,8 @@ class Runtime:
         shared = [(outcome.result, outcome.failure)]
         if self.control is not None:
             torch.distributed.broadcast_object_list(shared, src=0, group=self.control)
-        if outcome.error is not None and not isinstance(outcome.error, UserError):
-            raise outcome.error
+        if outcome.is_defect:
+            raise cast(Exception, outcome.error)
         if isinstance(outcome.error, UserError):
             raise SharedUserError(*outcome.error.problems)
         result, failure = shared[0]

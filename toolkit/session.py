@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from toolkit import pipes
+from toolkit.activity import PREPARING, WRITING
 from toolkit.checkpoint import digest_of_file
 from toolkit.config import Config
 from toolkit.console import Display, Voice, clock
@@ -85,7 +86,7 @@ class Session:
         runtime.doing("reading data", patient=True)
         task = runtime.together(lambda: build_task(config))
         start = runtime.on_main(lambda: choose_start(folder, config, runtime.precision))
-        runtime.doing("preparing the model", patient=True)
+        runtime.doing(PREPARING, patient=True)
         training = prepare(task, config, runtime, start.step)
         progress = self.progress = Progress(steps=start.step)
         module = runtime.accelerator.unwrap_model(training.model)
@@ -105,7 +106,7 @@ class Session:
         prepared = time.monotonic()
         self.preparing = prepared - self.began
         evaluation = self.train_and_record(training, start, progress, voice)
-        runtime.doing("writing the model", patient=True)
+        runtime.doing(WRITING, patient=True)
         result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path, evaluation.examples)
         trained = whole_model(training) if task.export is not None else None
 

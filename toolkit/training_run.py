@@ -1,7 +1,8 @@
 """A run, together with all other processes of it: claim the folder, carry the run on, or evaluate what it saved."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,10 +12,12 @@ from toolkit.console import Voice
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluation import evaluate
 from toolkit.launch import launched
+from toolkit.memory import OutOfMemoryError, lack_of, lacks_memory, told
 from toolkit.preparation import prepare_for_evaluation
 from toolkit.resume import different_numbers, listed
 from toolkit.run_folder import RunFolder
 from toolkit.runtime import Runtime, start_runtime
+from toolkit.saving import newest_name
 from toolkit.session import Result, Session, tell
 from toolkit.settings_file import read_yaml
 from toolkit.stopping import end_undisturbed
@@ -36,7 +39,8 @@ def carry_out(
     voice = Voice(runtime.is_main)
     try:
         if config.evaluate.only:
-            result = evaluate_saved(config, build_task, recipe, runtime, voice)
+            with lack_of_memory_told(config, runtime):
+                result = evaluate_saved(config, build_task, recipe, runtime, voice)
         else:
             result = train_in_folder(config, build_task, recipe, runtime, voice)
     except (SharedUserError, Preempted):
@@ -73,7 +77,8 @@ def train_in_folder(
     session = Session(folder, runtime, recipe)
     with runtime.stop.listening(session.end_at_once, launched=launched()):
         try:
-            result = session.carry_on(config, build_task, voice)
+            with lack_of_memory_told(config, runtime):
+                result = session.carry_on(config, build_task, voice)
             runtime.watch.settled = DONE
             return result
         except Preempted as stop:
@@ -87,6 +92,26 @@ def train_in_folder(
             raise
         finally:
             folder.release()
+
+
+@contextmanager
+def lack_of_memory_told(config: Config, runtime: Runtime) -> Iterator[None]:
+    """Say which setting to lower if memory runs out in this block.
+
+    Raises:
+        SharedUserError: it did, and every process raises this at the same place.
+        UserError: it did, in this process.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not lacks_memory(error):
+            raise
+        shared = isinstance(error, OutOfMemoryError)
+        newest = None if config.evaluate.only else newest_name(Path(str(config.output)))
+        lack = str(error) if shared else lack_of(error)
+        text = told(lack, runtime.doing.doing, config, runtime.strategy.spreads, newest)
+        raise (SharedUserError if shared else UserError)(text) from None
 
 
 def claim(folder: RunFolder, config: Config, precision: str) -> Result | None:

@@ -1,0 +1,105 @@
+"""What a person is told when memory runs out: doing what, with which samples, which setting to lower, and how the run goes on."""
+
+import errno
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from toolkit.activity import OPTIMIZER_STEP, PREDICTING, PREPARING, WRITING, Doing
+from toolkit.config import Config
+
+# Torch has a class of its own for one of these alone, that of a GPU's allocator.
+LACKS = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED|bad_alloc", re.IGNORECASE)
+AMOUNT = re.compile(r"(?:tried|unable) to allocate ([\d.,]+) ?(\w+)", re.IGNORECASE)
+ON_GPU = re.compile(r"\b(CUDA|HIP|GPU|CUBLAS|CUDNN)", re.IGNORECASE)
+UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
+
+
+class OutOfMemoryError(MemoryError):
+    """Memory ran out in one process or several, and every process of the run raises this at the same place."""
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Return whether an error says that there was no memory: of the host, of a GPU, or pinned."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(LACKS.search(str(error))))
+
+
+def lack_of(error: BaseException) -> str:
+    """Return in words what was lacking, and how much of it was asked for if the error says so."""
+    text = str(error)
+    kind = "the GPU's memory" if ON_GPU.search(text) else "the host's memory"
+    amount = AMOUNT.search(text)
+    if amount is None:
+        return f"{kind} ran out"
+    number, unit = amount.groups()
+    if unit == "bytes":
+        unit, scale = next((entry for entry in UNITS if float(number) >= entry[1]), UNITS[-1])
+        number = f"{float(number) / scale:,.1f}"
+    return f"{kind} ran out when {number} {unit} more were asked for"
+
+
+def told(lack: str, doing: Doing, config: Config, spreads: bool, newest: str | None) -> str:
+    """Return what the user is told.
+
+    Args:
+        lack: what `lack_of` says.
+        doing: what the process was doing.
+        config: the run.
+        spreads: whether the launch file spreads the model over processes already.
+        newest: the name of the newest checkpoint.
+    """
+    after = f" after step {doing.place[0]:,}" if doing.step is None and doing.place[0] else ""
+    step = f" of step {doing.step:,}" if doing.step is not None else after
+    on = f", with {described(doing.batch)}" if doing.batch is not None else ""
+    goes_on = f"goes on from {newest}" if newest else "begins again from the start"
+    return (
+        f"{lack}; the process was {doing.what}{step}{on}. Give {', or '.join(remedies(doing, config, spreads))}. The same command with "
+        f"such a change {goes_on}"
+    )
+
+
+def described(micro: Any) -> str:
+    """Return how many samples a micro-batch has, and how large the largest of its tensors is."""
+    count = len(micro.ids)
+    sizes = {name: tuple(tensor.shape) for name, tensor in micro.batch.items() if hasattr(tensor, "shape")}
+    largest = max(micro.batch, key=lambda name: getattr(micro.batch[name], "numel", int)(), default=None)
+    shape = f" ({largest}: {' x '.join(f'{size:,}' for size in sizes[largest])})" if largest in sizes else ""
+    return f"{count:,} sample{'s' if count > 1 else ''} at once{shape}"
+
+
+def remedies(doing: Doing, config: Config, spreads: bool) -> Iterator[str]:
+    """Yield what can be changed against it without changing a number of the run, or else in a new run folder."""
+    model: Any = getattr(config, "model", None)
+    if doing.batch is not None:
+        samples = len(doing.batch.ids)
+        name = "batch.eval" if doing.step is None else "batch.micro"
+        if samples > 1:
+            yield f"--{name} {samples // 2} or less (it changes no number)"
+        else:
+            yield from (f"a smaller {setting} in a new --output" for setting in lengths(config))
+        if doing.what == PREDICTING:
+            yield from (f"a smaller {setting} in a new --output" for setting in generation(config))
+    if doing.batch is not None and doing.step is not None and getattr(model, "checkpoint_activations", None) is False:
+        yield "--model.checkpoint_activations true"
+    if doing.what in (PREPARING, OPTIMIZER_STEP) and hasattr(model, "lora") and model.name is not None:
+        yield "--model.lora.rank 16 in a new --output, which trains adapters alone"
+    if doing.batch is None and doing.what not in (PREPARING, OPTIMIZER_STEP, WRITING):
+        yield "the machine more memory, or start fewer processes on it"
+    elif not spreads:
+        yield "a launch file that spreads the model over several GPUs or processes (docs/parallelism.md)"
+    else:
+        yield "a launch with more processes (docs/parallelism.md)"
+
+
+def lengths(config: Config) -> list[str]:
+    """Return the settings that say how long a sample may be."""
+    data = getattr(config, "data", None)
+    return [f"data.{name}" for name in ("max_length", "max_target_length", "block", "size") if hasattr(data, name)]
+
+
+def generation(config: Config) -> list[str]:
+    """Return the settings that say how much is generated at once."""
+    section = getattr(config, "generate", None)
+    return [f"generate.{name}" for name in ("tokens", "max_length", "beams") if hasattr(section, name)]
