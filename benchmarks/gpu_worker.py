@@ -22,7 +22,7 @@ from toolkit.losses import NOT_COUNTED, causal_logits, counted, summed_cross_ent
 from toolkit.preparation import prepare
 from toolkit.runtime import Runtime, start_runtime
 from toolkit.spreading import whole_weights
-from toolkit.tally import tally
+from toolkit.tally import Tally, tally
 
 CHECKED_STEPS = 3
 # The first steps of a process fill caches.
@@ -142,7 +142,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any] | None:
             began = time.perf_counter()
             summed, norm = take_step(training, step, micro_batches, units).read()
             seconds.append(time.perf_counter() - began)
-            losses.append(summed / units)
+            losses.append(runtime.agree(Tally(earlier_loss=summed)).earlier_loss / units)
             norms.append(norm)
             continue
         if step == arguments.steps:
