@@ -6,25 +6,28 @@
         a part of it: precision, fsdp2, recipes, host, memory, refused, notebook
 
     precision   one_gpu.yaml without mixed precision, under bf16, and under fp16: loss beside float32, speed, memory
-    fsdp2       fsdp2_one_node.yaml without mixed precision, whose numbers have to be those of one_gpu.yaml; under bf16; with offload,
-                also where one process builds the model for all; and with activations checkpointed
+    fsdp2       fsdp2_one_node.yaml without mixed precision, whose numbers have to be those of one_gpu.yaml; under bf16;
+                with offload, also where one process builds the model for all; and with activations checkpointed
     recipes     where a step of each recipe's own loss first makes the host wait: nowhere
-    host        threads with and without offload; whether batches and the copy for a checkpoint lie in pinned memory, and how much that
-                takes beside what the plan says; what is told where none can be pinned; the patience of process groups
-    memory      a training and an evaluation that ask for more memory than the GPU has, and the same command with what the message says
+    host        threads with and without offload; whether batches and the copy for a checkpoint lie in pinned memory,
+                how much that takes beside what the plan says, and what is told where none can be pinned; the time-out
+                of process groups
+    memory      a training and an evaluation that ask for more memory than the GPU has, and then the same command with
+                what the message says
     refused     torch.compile and DeepSpeed: the messages (of exit code 2 the launcher makes 1)
     notebook    notebooks/debug_on_one_gpu.ipynb from top to bottom
 
 Each training goes on for some steps in which every wait of the host for the GPU is an error (`torch.cuda.set_sync_debug_mode`);
 the column "waits" names the line of the first one: there must be none, but where the optimizer is offloaded.
 
-One GPU is enough; what takes two (a model that another process builds, and the patience of groups) is said to be not run where there
-is one. Needs torch, accelerate, transformers, numpy, safetensors, rich, psutil, pyyaml and filelock, and the project's folder, which
-need not be installed. The recipes are run as they are where datasets, evaluate, jsonargparse, scikit-learn and Pillow are installed, or else
-by their loss and collation alone, and their rows say so. The notebook needs the whole project (`pip install -e .`) and nbclient,
-nbformat, ipykernel and matplotlib; where one is missing its row says so. Exits with 2 where there is no GPU, and with 1 if a command
-failed that should not, one that should was not refused, a step waits that should not, a promise about the host does not hold, or FSDP2
-in float32 is further than 1e-4 from one GPU.
+One GPU is enough; what takes two (a model that another process builds, the time-out of groups) is said to be not run
+where there is one. Needs torch, accelerate, transformers, numpy, safetensors, rich, psutil, pyyaml and filelock, and
+the project's folder, which need not be installed. The recipes are run as they are where datasets, evaluate,
+jsonargparse, scikit-learn and Pillow are installed, or else by their loss and collation alone, and their rows say so.
+The notebook needs the whole project (`pip install -e .`) and nbclient, nbformat, ipykernel and matplotlib; where one is
+missing its row says so. Exits with 2 where there is no GPU, and with 1 if a command failed that should not, one that
+should was not refused, a step waits that should not, a promise about the host does not hold, or FSDP2 in float32 is
+further than 1e-4 from one GPU.
 """
 
 import argparse
@@ -294,7 +297,7 @@ def host_rows(bench: Bench) -> Iterator[list[str]]:
 
 
 def memory_rows(bench: Bench) -> Iterator[list[str]]:
-    """Yield a row on each place where memory runs out: what is told, and what the same command with the setting comes to."""
+    """Yield a row on each place where memory runs out: what is told, and what comes of the command with that."""
     for place, setting in (("training", "--batch.micro"), ("evaluation", "--batch.eval")):
         work = ["memory", "--place", place, "--folder", str(bench.scratch / place)]
         done = bench.launch("one_gpu", "--mixed_precision", "no", "--", *work, worker="gpu_host_worker.py")

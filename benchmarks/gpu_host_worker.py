@@ -1,4 +1,4 @@
-"""What `gpu.py` asks a process about host and GPU together: waits of every recipe, threads, pinned memory, time-outs, lack of memory."""
+"""What `gpu.py` asks of host and GPU together: waits of every recipe, threads, pinned memory, time-outs, memory."""
 
 import argparse
 import json
@@ -76,7 +76,7 @@ def threads(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def pinned(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return whether batches come in pinned memory, and what the copy for a checkpoint takes of the host's, beside the plan's word."""
+    """Return whether batches and the copy for a checkpoint are in pinned memory, and how much the copy takes."""
     runtime = start_runtime(CONFIG)
     found: dict[str, Any] = {}
     for workers in (0, 2):

@@ -1,7 +1,7 @@
-"""Every recipe for `gpu.py`: as it is, where all that it needs is installed; or else its loss and its collation, on samples made here.
+"""Every recipe for `gpu.py`: as it is, or, where packages are missing, its loss and collation on samples made here.
 
-The samples are rows of random tokens. What is put together here is what each recipe puts together in its `task`: what stands in a
-lambda there stands in one here.
+The samples are rows of random tokens. What is put together here is what each recipe puts together in its `task`: what
+is a lambda there is one here.
 """
 
 import importlib.util

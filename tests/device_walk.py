@@ -1,4 +1,4 @@
-"""Walks every recipe on a stand-in for a GPU (three steps, a checkpoint, an evaluation) and writes down what would make the host wait.
+"""Walks every recipe on a stand-in for a GPU and writes down what would make the host wait: steps, saving, evaluation.
 
     python tests/device_walk.py OUTPUT DATA
 
@@ -85,7 +85,7 @@ FAMILIES = {
 
 @contextmanager
 def runtime_on(layout: str, config: Config) -> Iterator[Runtime]:
-    """Start a runtime on the CPU, as a launch file would; but for the layout cpu its device is the stand-in from there on."""
+    """Start a runtime on the CPU, as a launch file would, then make the stand-in its device, but for the layout cpu."""
     AcceleratorState._reset_state(reset_partial_state=True)
     with mock.patch.dict(os.environ, ENVIRONMENT[layout]):
         runtime = start_runtime(config)
@@ -98,7 +98,7 @@ def runtime_on(layout: str, config: Config) -> Iterator[Runtime]:
 
 
 def walk(task: Task, config: Config, layout: str, folder: Path) -> tuple[list[float | None], list[Fault]]:
-    """Train three steps with a checkpoint after the second and an evaluation at the end; return their losses and the faults."""
+    """Take three steps, with a checkpoint after the second and an evaluation at the end; return losses and faults."""
     with standin_device() if layout != "cpu" else nullcontext() as device, runtime_on(layout, config) as runtime:
         training = prepare(task, config, runtime)
         run = RunFolder(folder)
@@ -206,7 +206,7 @@ def loss_of(values: torch.Tensor, ids: torch.Tensor) -> None:
 
 
 def built_elsewhere(make_room: Callable[..., None]) -> dict[str, list[str]]:
-    """Return where parameters and buffers of an offloaded model lie that another process built; run a forward pass on it."""
+    """Run an offloaded model that another process built; return where its parameters and buffers lie."""
     asked = {**ENVIRONMENT["offloaded"], "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
     config = small_config("bert")
     with standin_device(), mock.patch.dict(ENVIRONMENT, offloaded=asked), runtime_on("offloaded", Config()) as runtime:

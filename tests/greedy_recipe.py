@@ -85,7 +85,9 @@ def task(config: Greedy) -> Task:
         if reached("forward" if trains else "evaluation", samples):
             ask(greed)
         total: torch.Tensor = made.loss(model, batch)  # type: ignore[operator]
-        return GreedyBackward.apply(total, greed) if trains and reached("backward", samples) else total  # type: ignore[no-any-return]
+        if trains and reached("backward", samples):
+            total = GreedyBackward.apply(total, greed)
+        return total
 
     def predict(model: Any, batch: Batch) -> Any:
         if reached("prediction", len(batch["labels"])):

@@ -1,4 +1,4 @@
-"""`slow_recipe.py` in process groups that have less patience of their own: two seconds, where torch has ten minutes or thirty."""
+"""`slow_recipe.py` in process groups whose own time-out is two seconds, where torch's is ten minutes or thirty."""
 
 from datetime import timedelta
 

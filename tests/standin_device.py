@@ -1,15 +1,18 @@
-"""A stand-in for a GPU where there is none: tensors that say that they are on a device, compute on the host, and tell on whoever makes
-the host wait for them or mixes them with tensors of the host.
+"""A stand-in for a GPU where there is none, which notices whoever would make the host wait for a GPU.
 
-Real values flow, so that code which depends on them runs as it does. (Fake tensors of torch have none, Transformers leaves out its looks
-at them, and their rules are milder: they stack tensors of two devices.) The device is the one that torch keeps for others,
-PrivateUse1; what it can't be told through is answered by a `TorchDispatchMode`, which sees every operation of forward and backward pass,
-optimizer, FSDP2 and copies.
+Its tensors say that they are on a device and compute on the host. A `TorchDispatchMode` sees every operation: forward
+and backward pass, optimizer, FSDP2, copies. It notes those that need a value or a size from the device, copies that are
+waited for, and operations on tensors of both sides, which CUDA refuses.
+
+Real values flow, so that code which depends on them takes the way that it takes on a GPU. (Torch's fake tensors have no
+values; Transformers leaves out its looks at them, and they let tensors of two devices be stacked.) The device is the
+one that torch leaves free for others, PrivateUse1.
 
 What it does not see:
-- what is done only where the device is called cuda, and autocast;
-- waits inside a kernel of CUDA for an operation that torch does not mark as depending on values;
-- streams: a value that is read too early; the thread that pins batches where there are loader workers; several processes.
+- what is done only where the device is called cuda, such as autocast for it;
+- waits inside a kernel of CUDA whose operation torch does not mark as depending on values;
+- waits for an event or a stream, and values that are read before they have arrived;
+- the thread that pins batches where there are loader workers, and several processes.
 It is stricter than CUDA in one thing: `x[mask] = 0` does not wait there.
 
 It changes torch for as long as a process lives, so it belongs into a process of its own.
@@ -170,7 +173,7 @@ class Device(TorchDispatchMode):
     def check_copy(
         self, operation: Any, source: torch.Tensor, to_device: bool, into: torch.Tensor | None, non_blocking: bool
     ) -> None:
-        """Take note of a copy for which the host waits. (A new copy on the host that is not waited for is pinned by torch.)"""
+        """Take note of a copy that the host waits for. (Torch pins a new copy on the host that nobody waits for.)"""
         if source.numel() == 0 or on_device(source) == to_device:
             return
         if not non_blocking:
@@ -181,7 +184,7 @@ class Device(TorchDispatchMode):
             self.note("a copy into pageable memory", operation)
 
     def check(self, operation: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> None:
-        """Take note of an operation whose result the host has to know, or of tensors of both sides in one that CUDA refuses."""
+        """Take note of an operation that needs something from the device, or that has tensors of both sides."""
         device = [tensor for tensor in tensors if on_device(tensor)]
         host = [tensor for tensor in tensors if not on_device(tensor)]
         if not device:
@@ -224,7 +227,8 @@ class HostFunctions(TorchFunctionMode):
         kwargs = kwargs or {}
         if function is F.scaled_dot_product_attention:
             return attention(*args, **kwargs)
-        if function == torch.Tensor.data.__set__ and on_device(args[1]) and not on_device(args[0]):  # type: ignore[attr-defined]
+        sets_data = function == torch.Tensor.data.__set__  # type: ignore[attr-defined]
+        if sets_data and on_device(args[1]) and not on_device(args[0]):
             # How FSDP2 moves a parameter; torch does not set data of another class.
             held = isinstance(args[0], torch.nn.Parameter)
             made = torch.nn.Parameter(args[1], args[0].requires_grad) if held else args[1]

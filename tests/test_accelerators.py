@@ -1,4 +1,4 @@
-"""Which accelerators are taken, and with how many threads the host computes beside one: under a torch that says that it has one."""
+"""Which accelerators are taken, and how many threads compute beside one: under a torch that says that it has one."""
 
 import importlib.util
 import signal

@@ -1,4 +1,4 @@
-"""Where memory runs out one message says doing what, with which samples, what to lower, and how the run goes on; exit code 2."""
+"""Where memory runs out one message says doing what, with which samples, what to lower, how to go on; exit code 2."""
 
 import errno
 import json
@@ -46,7 +46,7 @@ def error_of(work: Callable[[], object]) -> Exception:
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "the host's memory ran out"),
         (
             torch.OutOfMemoryError(
-                "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.20 GiB is free."
+                "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB."
             ),
             "the GPU's memory ran out when 2.00 GiB more were asked for",
         ),
@@ -77,9 +77,7 @@ def start(folder: Path, *flags: str) -> Outcome:
         ("model", ["preparing the model. Give a launch file that spreads the model"]),
         (
             "forward",
-            [
-                "in the forward pass of step 3, with 8 samples at once (values: 8 x 11 x 4). Give --batch.micro 4 or less"
-            ],
+            ["in the forward pass of step 3, with 8 samples at once (values: 8 x 11 x 4). Give --batch.micro 4"],
         ),
         ("backward", ["in the backward pass of step 3, with 8 samples at once", "--batch.micro 4 or less"]),
         ("optimizer", ["in the optimizer step of step 3. Give a launch file that spreads the model"]),

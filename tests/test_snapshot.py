@@ -142,7 +142,8 @@ def test_a_copy_lies_in_ordinary_memory_where_none_can_be_pinned_and_that_is_sai
     saver = Saver(RunFolder(tmp_path), ledger, keep=2, pinned=True)
     for step in (1, 2):
         weight = torch.full((300_000,), float(step))
-        saver.save(step, lambda weight=weight: Content(0.5, {"weights.safetensors": {"weight": weight}}, {}))  # type: ignore[misc]
+        content = Content(0.5, {"weights.safetensors": {"weight": weight}}, {})
+        saver.save(step, lambda content=content: content)  # type: ignore[misc]
         saver.wait()
         assert saver.failure is None
         sealed = tmp_path / "checkpoints" / f"step-{step:06d}" / "weights.safetensors"

@@ -1,8 +1,9 @@
-"""Attention masks that nobody looks at on the host.
+"""Attention masks whose values the host does not have to look at.
 
-Transformers leaves a mask out where it hides nothing, so that attention can take a faster kernel. To find out it reads the mask
-from the device, in every forward pass (`masking_utils._ignore_causal_mask_sdpa` and its like), and the host waits until the device
-has done everything that was started before. Whoever made the batch knows the answer already: it is told here.
+Where a mask hides nothing, Transformers leaves it out, so that attention can take a faster kernel. To find out it reads
+the mask from the device in every forward pass (`_ignore_causal_mask_sdpa` and others in its `masking_utils`): the host
+waits until the device has done all that was started before. The collate function, which made the mask on the host,
+knows the answer.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 UNPADDED = "unpadded"
-"""What a batch has, an empty tensor, beside an attention mask that hides nothing."""
+"""The name of an empty tensor that a batch has where its attention mask hides nothing."""
 IMPLEMENTATIONS = ("sdpa", "eager", "flash_attention_2")
 
 
@@ -25,22 +26,22 @@ class Known(NamedTuple):
     padded: bool
     """Whether it hides anything."""
     on_the_right: bool
-    """Whether all of that stands to the right of what counts: what sees nothing to its right needs no mask of it."""
+    """Whether what it hides is on the right, where no token of a causal model looks."""
 
 
 known: ContextVar[Known | None] = ContextVar("known", default=None)
 
 
 def note_padding(lengths: Sequence[int]) -> dict[str, torch.Tensor]:
-    """Return what a collate function adds to a batch of rows of these lengths: `UNPADDED` where none is padded."""
+    """Return what a collate function adds to a batch of rows of these lengths: `UNPADDED` if all are equal."""
     return {UNPADDED: torch.empty(0)} if min(lengths) == max(lengths) else {}
 
 
 @contextmanager
 def padding_known(batch: Mapping[str, torch.Tensor], on_the_right: bool = False) -> Iterator[None]:
-    """Run a model of Transformers in this block on a batch, without a look at its attention mask.
+    """Run a model of Transformers on a batch in this block, without a look at the batch's attention mask.
 
-    `on_the_right`: that is where its padding stands, and nothing is asked of what the model makes of it.
+    `on_the_right` says that all padding is there, and that nobody uses what the model returns for it.
     """
     answer_for_transformers()
     mask = batch.get("attention_mask")
@@ -53,7 +54,7 @@ def padding_known(batch: Mapping[str, torch.Tensor], on_the_right: bool = False)
 
 @cache
 def answer_for_transformers() -> None:
-    """Have Transformers make its masks, from here on, by functions that take the answer where it is known."""
+    """Replace the functions by which Transformers makes masks; where nothing is known they do what they did before."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     for name in IMPLEMENTATIONS:
@@ -61,10 +62,11 @@ def answer_for_transformers() -> None:
 
 
 def without_looking(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that makes masks as `make` does, one of those of Transformers, but for the look where it is superfluous.
+    """Return a function that makes masks as `make` of Transformers does, but without a look at known ones.
 
-    A mask that hides nothing never comes as far as `make`; one that hides something is written out, unless causality alone hides it
-    too. (Transformers allows its causal skip where a mask is causal and nothing else.) A mask of another shape is not the batch's.
+    A mask that hides nothing is left out, and so is padding on the right where causality hides it anyway. (Transformers
+    allows its causal skip only where a mask is causal and nothing else.) Every other mask is written out. A mask of
+    another shape than the batch's is some other mask.
     """
 
     def made(*args: Any, attention_mask: torch.Tensor | None = None, **options: Any) -> Any:

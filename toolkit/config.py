@@ -36,14 +36,14 @@ class BatchConfig:
     balance: bool = execution(True)
     """Cut each global batch by length: little padding, and about the same work for each process. It changes no number."""
     eval: int | None = execution(None)
-    """Samples that one process evaluates at once; null means batch.micro where that is set, or else 64. It changes no number."""
+    """Samples that one process evaluates at once; null means batch.micro if that is set, else 64. No number changes."""
     reduce_each: bool = execution(False)
     """Sum gradients over the processes after each micro-batch, not once per step: of a sharded model they then never lie whole
     in memory, and more is sent. It changes no number."""
 
     @property
     def evaluated(self) -> int:
-        """Samples that one process evaluates at once: what fits with gradients fits without them."""
+        """Samples that one process evaluates at once. (What fits into memory with gradients fits without them.)"""
         return self.eval or self.micro or 64
 
     def problems(self) -> Iterator[str]:
@@ -177,8 +177,8 @@ class Config:
     resume: str = execution("auto")
     """auto goes on from the newest valid checkpoint in the run folder, never starts anew, and a path goes on from that checkpoint."""
     threads: int | None = execution(None)
-    """Threads of torch in each process; null means the usable cores divided by the processes of this machine where the model or an
-    offloaded optimizer computes on the CPU, and leaves them alone where a GPU does."""
+    """Threads of torch in each process; null means the usable cores divided by the processes of this machine, or, where
+    a GPU computes everything, what the launcher says."""
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each, from every section and from the run as a whole."""

@@ -29,7 +29,7 @@ class LoadedMicroBatch:
     """What the loss is averaged over; 0 for a spare micro-batch."""
 
     def pin_memory(self) -> "LoadedMicroBatch":
-        """Return it in pinned memory, from which a device copies without making the host wait; torch's loader calls this."""
+        """Return it in pinned memory, from which a device copies while the host goes on; torch's loader calls this."""
         return replace(self, batch=pin_memory(self.batch))  # type: ignore[no-untyped-call]
 
 
@@ -106,7 +106,7 @@ def build_loader(
 ) -> "DataLoader[LoadedMicroBatch]":
     """Return a loader of `LoadedMicroBatch`, still to be prepared by Accelerate; see `MicroBatches`.
 
-    `pinned`: in pinned memory, for a device with memory of its own. With workers a thread copies into it, without any the caller does.
+    `pinned` puts them into pinned memory: in a thread if there are workers, otherwise in the caller's.
     """
     return DataLoader(
         MicroBatches(sampler.source, task, seed, steps_per_epoch),

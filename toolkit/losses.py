@@ -18,9 +18,9 @@ def full_precision(values: torch.Tensor) -> torch.Tensor:
     return values.float() if values.dtype.itemsize < 4 else values
 
 
-def output_of(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], *others: str) -> Any:
-    """Return what a model of Transformers makes of a batch, but for the entries that are for `others` than the model."""
-    inputs = {name: values for name, values in batch.items() if name not in (*others, UNPADDED)}
+def output_of(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], *without: str) -> Any:
+    """Return the output of a model of Transformers for a batch, without the entries that are not for the model."""
+    inputs = {name: values for name, values in batch.items() if name not in (*without, UNPADDED)}
     with padding_known(batch):
         return model(**inputs)
 
@@ -33,17 +33,17 @@ def logits_of(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torc
 def causal_logits(
     model: torch.nn.Module, batch: Mapping[str, torch.Tensor], positions: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the logits of a causal model, as it gives them: (rows, tokens, vocabulary).
+    """Return the logits of a causal model in the model's own precision: (rows, tokens, vocabulary).
 
     Args:
         model: of Transformers.
         batch: "input_ids" and "attention_mask", padded on the right.
         positions: int64, the tokens whose logits are wanted, the same in all rows; None for all.
     """
-    # Most models make no other logits if they are told: over a large vocabulary they are the largest tensor of a batch.
+    # Most models then compute no other logits. Over a large vocabulary these are the largest tensor of a batch.
     kept = {"logits_to_keep": positions} if positions is not None and takes_positions(model) else {}
     with padding_known(batch, on_the_right=True):
-        # Keys and values would be kept for a next token, which nobody asks for.
+        # A cache would keep the keys and values of all layers for a next token, which nobody asks for.
         output = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False, **kept)
     logits: torch.Tensor = output.logits
     return logits if positions is None or kept else logits[:, positions]

@@ -37,7 +37,7 @@ SCHEME = "meeting"
 INTERVAL = 0.02
 # Process 0 tells the others why the meeting failed; its store goes with it.
 SECONDS_TO_HEAR = 2.0
-# A process that begins to hang may be a while behind those that wait for it.
+# By so much the groups' time-out is longer: a process may begin to hang a while after the others began to wait.
 SECONDS_FOR_THE_WATCH = 120.0
 LONGEST = 30 * 86400.0
 NOBODY = json.dumps({"word": "", "size": 0, "host": ""})
@@ -383,9 +383,10 @@ def said(error: BaseException) -> str:
 
 
 def group_patience(progress: float, on_cpu: bool) -> timedelta:
-    """Return after how long a process group may end a process in it that waits: later than the watch, which says who hangs and where.
+    """Return the time-out of the process groups: longer than that of the watch, which says who hangs, and where.
 
-    Left to itself NCCL ends it after ten minutes, with a stack and without a word to the run folder, whatever timeout.progress says.
+    With its own ten minutes NCCL would abort the process before, whatever timeout.progress is, and nothing in the run
+    folder would say why.
     """
     own = default_pg_timeout if on_cpu else default_pg_nccl_timeout or default_pg_timeout
     return timedelta(seconds=min(max(own.total_seconds(), progress), LONGEST) + SECONDS_FOR_THE_WATCH)

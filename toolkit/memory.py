@@ -1,4 +1,4 @@
-"""What a person is told when memory runs out: doing what, with which samples, which setting to lower, and how the run goes on."""
+"""The message for a lack of memory: doing what, with which samples, which setting to lower, and how the run goes on."""
 
 import errno
 import re
@@ -8,7 +8,7 @@ from typing import Any
 from toolkit.activity import OPTIMIZER_STEP, PREDICTING, PREPARING, WRITING, Doing
 from toolkit.config import Config
 
-# Torch has a class of its own for one of these alone, that of a GPU's allocator.
+# Torch has a class of its own only for the errors of a GPU's allocator.
 LACKS = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED|bad_alloc", re.IGNORECASE)
 AMOUNT = re.compile(r"(?:tried|unable) to allocate ([\d.,]+) ?(\w+)", re.IGNORECASE)
 ON_GPU = re.compile(r"\b(CUDA|HIP|GPU|CUBLAS|CUDNN)", re.IGNORECASE)
@@ -54,9 +54,9 @@ def told(lack: str, doing: Doing, config: Config, spreads: bool, newest: str | N
     step = f" of step {doing.step:,}" if doing.step is not None else after
     on = f", with {described(doing.batch)}" if doing.batch is not None else ""
     goes_on = f"goes on from {newest}" if newest else "begins again from the start"
+    instead = ", or ".join(remedies(doing, config, spreads))
     return (
-        f"{lack}; the process was {doing.what}{step}{on}. Give {', or '.join(remedies(doing, config, spreads))}. The same command with "
-        f"such a change {goes_on}"
+        f"{lack}; the process was {doing.what}{step}{on}. Give {instead}. The same command with such a change {goes_on}"
     )
 
 

@@ -72,7 +72,10 @@ def shard_from_main(model: torch.nn.Module, shard: Callable[[torch.nn.Module], N
 
 
 def make_room(model: torch.nn.Module, runtime: Runtime) -> None:
-    """Give a model without values the memory for them, where FSDP2 wants it: buffers on the device, offloaded shards on the host."""
+    """Allocate the tensors of a model that was built without values, each where FSDP2 wants it.
+
+    Buffers lie on the device; shards too, or on the host where they are offloaded.
+    """
     model.to_empty(device="cpu" if runtime.strategy.offloaded else runtime.device)
     for module in model.modules():
         for name, buffer in module._buffers.items():

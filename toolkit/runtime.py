@@ -64,7 +64,7 @@ class Runtime:
 
     @property
     def has_own_memory(self) -> bool:
-        """Whether the device has memory of its own: what is copied from pinned memory of the host makes nobody wait."""
+        """Whether the device has memory of its own, so that copies between it and pinned memory make nobody wait."""
         return self.device.type != "cpu"
 
     @property
@@ -126,7 +126,7 @@ class Runtime:
         return moved
 
     def put(self, values: torch.Tensor) -> torch.Tensor:
-        """Return a tensor of the host on the device of this process; nobody waits for the copy."""
+        """Return a tensor of the host on the device of this process, without waiting for the copy."""
         return (values.pin_memory() if self.has_own_memory else values).to(self.device, non_blocking=True)
 
     def seed(self, number: int) -> None:
@@ -240,7 +240,7 @@ class Runtime:
     def read_later(self, *numbers: torch.Tensor) -> Callable[[], list[float]]:
         """Start copying numbers to the host and return what reads them; only that waits, and only for these copies.
 
-        Some may be on the host already, such as the norm of gradients that are offloaded.
+        Any of them may be on the host already: where gradients are offloaded, so is their norm.
         """
         if not self.has_own_memory:
             return torch.stack([number.double() for number in numbers]).tolist
@@ -335,10 +335,10 @@ def start_runtime(config: Config) -> Runtime:
 
 
 def choose_threads(config: Config, cores: int, computes_on_host: bool) -> int:
-    """Set and return the threads of torch in this process: as many as were asked for, or all of its cores if it computes on them.
+    """Set the threads of torch in this process, and return their number.
 
-    A launcher sets OMP_NUM_THREADS=1, which is no choice of the user's and would leave cores idle: those of a model on CPU, or of
-    an optimizer whose state is offloaded to the host. Where a GPU computes everything that is left as it is.
+    A launcher sets OMP_NUM_THREADS=1, which is no choice of the user's and would leave cores idle where the model or an
+    offloaded optimizer computes on the host.
     """
     if config.threads is None and not computes_on_host:
         return torch.get_num_threads()
@@ -367,8 +367,8 @@ def contradictions(launch: Launch, on_cpu: bool, world_size: int) -> list[str]:
     kind = None if on_cpu else torch.accelerator.current_accelerator()
     if kind is not None and kind.type != "cuda":
         problems.append(
-            f"torch finds an accelerator of the type {kind.type} here, on which nothing of this toolkit was ever tried; it trains on GPUs "
-            "that torch calls cuda (NVIDIA, AMD), or on the CPU: set ACCELERATE_USE_CPU=true in the environment"
+            f"torch finds an accelerator of the type {kind.type} here, on which this toolkit was never tried; train on "
+            "a GPU that torch calls cuda (NVIDIA, AMD), or on this CPU: set ACCELERATE_USE_CPU=true in the environment"
         )
     if launch.use_cpu is False and on_cpu:
         file = "cpu_several_nodes.yaml on all machines" if several_machines() else "cpu.yaml"

@@ -110,8 +110,8 @@ class Writer(ABC):
         if pageable and not self.told_of_pageable:
             self.told_of_pageable = True
             pipes.tell(
-                f"the system refused to pin {in_bytes(sum(pageable))} of host memory for the copy of a checkpoint; ordinary memory is "
-                "used, and training stands still for longer at each checkpoint",
+                f"the system refused to pin {in_bytes(sum(pageable))} of host memory for the copy of a checkpoint; "
+                "ordinary memory is used, and training stands still for longer at each checkpoint",
                 sys.stderr,
             )
 

@@ -48,7 +48,7 @@ class Snapshot:
 
     def __init__(self, pinned: bool = False) -> None:
         self.pinned = pinned
-        """Whether a device copies into its memory while training goes on; no longer so once the system refused to pin it."""
+        """Whether its memory is pinned, so that a device copies into it by itself; false once the system refused."""
         self.unpin: finalize[[torch.Tensor], Snapshot] | None = None
         self.layout: Layout | None = None
         self.content = torch.empty(0, dtype=torch.uint8)
@@ -112,14 +112,14 @@ class Snapshot:
 
 
 def pin(memory: torch.Tensor) -> bool:
-    """Pin memory for CUDA where it lies, and return whether the system let it.
+    """Pin memory that is there already, and return whether the system allowed it.
 
-    What torch would hand out as pinned memory is rounded up to a power of two: up to twice of what was asked for.
+    (Torch's own pinned memory comes in powers of two: up to twice as much as is needed.)
     """
     cuda: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     refused = int(cuda.cudaHostRegister(memory.data_ptr(), memory.nbytes, PORTABLE))
     if refused:
-        # CUDA keeps the error for whoever asks next: some kernel that has nothing to do with it.
+        # CUDA keeps the error and hands it to the next kernel, whatever that is: this one.
         with suppress(RuntimeError):
             torch.zeros(1, device="cuda")
     return not refused

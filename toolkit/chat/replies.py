@@ -40,12 +40,14 @@ class GenerateConfig:
 
 
 def pad_conversations(samples: list[dict[str, Any]]) -> Batch:
-    """Return int64 tensors: "input_ids", "labels" and "attention_mask" of shape (samples, longest of them), padded on the right.
+    """Return int64 tensors, padded on the right: "input_ids", "labels" and "attention_mask", (samples, longest).
 
-    What stands in the padding is of no effect: no token attends to what comes after it, and it carries no loss. Beside them are
-    "positions", the places whose next token carries loss in some sample; "carrying", which of samples x positions do, and "targets",
-    these next tokens; "prompts", how many tokens of each sample stand before the reply that is asked for, or 0 where none is. What is
-    found here, on the host, nobody has to ask a device for.
+    What stands in the padding is of no effect: no token attends to what comes after it, and it carries no loss.
+    So that the loss needs no boolean mask, for which a host would wait, the batch also has
+        "positions": the places whose next token carries loss in any sample;
+        "carrying": which of (samples x positions), flattened, carry loss;
+        "targets": the next token of each of these;
+        "prompts": how many tokens of each sample precede the reply that is asked for, 0 where none is.
     """
     shape = (len(samples), max(len(sample["input_ids"]) for sample in samples))
     ids, labels = np.zeros(shape, dtype=np.int64), np.full(shape, NOT_COUNTED, dtype=np.int64)
