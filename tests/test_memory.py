@@ -5,6 +5,8 @@ import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import greedy_recipe
 import numpy as np
@@ -15,9 +17,10 @@ from launching import ROOT, clean_environment
 from stopped_runs import BY_HAND
 from trial import Outcome, run_here, run_outside
 
+from toolkit.activity import FORWARD_PASS, OPTIMIZER_STEP, PREDICTING, Doing
 from toolkit.config import BatchConfig
 from toolkit.ledger import read_ledger
-from toolkit.memory import lack_of, lacks_memory
+from toolkit.memory import lack_of, lacks_memory, told
 from toolkit.snapshot import Snapshot
 
 RECIPE = ROOT / "tests" / "greedy_recipe.py"
@@ -94,8 +97,32 @@ def test_one_message_says_where_and_what_to_change(place: str, parts: list[str],
     assert outcome.errors.count("ran out") == 1
     begun = place not in ("reading", "model")
     goes_on = f"goes on from step-{6 if place in ('evaluation', 'prediction') else 2:06d}"
-    outcome.told(f"such a change {goes_on if begun else 'begins again from the start'}")
+    outcome.told(f": the same command with that {goes_on if begun else 'begins again from the start'}")
     assert (outcome.record["status"], outcome.record.get("code")) == (("failed", 2) if begun else ("refused", None))
+
+
+def test_settings_that_make_another_run_are_named_apart() -> None:
+    """Of a recipe that generates and whose model checkpoints activations, with a single sample at once."""
+    section = SimpleNamespace
+    config: Any = section(
+        model=section(name="a model", lora=None, checkpoint_activations=False),
+        generate=section(tokens=64),
+        data=section(max_length=512),
+    )
+    micro = section(ids=(7,), batch={"input_ids": torch.empty(1, 512)})
+    told_of = [
+        told("memory ran out", Doing(what, step, False, 0.0, (3, 1), batch), config, spreads, None)
+        for what, step, batch, spreads in (
+            (FORWARD_PASS, 4, micro, False),
+            (PREDICTING, None, micro, True),
+            (OPTIMIZER_STEP, 4, None, False),
+        )
+    ]
+    assert "Give --model.checkpoint_activations true, or a launch file" in told_of[0]
+    assert told_of[0].endswith(". Or, in a new --output, give a smaller data.max_length")
+    assert "after step 3, with 1 sample at once (input_ids: 1 x 512). Give a launch with more processes" in told_of[1]
+    assert told_of[1].endswith("give a smaller generate.tokens, or a smaller data.max_length")
+    assert told_of[2].endswith("give --model.lora.rank 16, which trains adapters alone")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +193,9 @@ def test_all_processes_end_together_with_one_message(place: str, rank: str, said
 def test_the_evaluation_of_a_saved_model(tmp_path: Path) -> None:
     start(tmp_path / "run").done()
     greed = ["--greed.place", "prediction", "--greed.after", "0", "--evaluate.only", "true"]
-    start(tmp_path / "run", *greed).told("--batch.eval 2 or less", "such a change begins again from the start")
+    start(tmp_path / "run", *greed).told(
+        "--batch.eval 2 or less", "the same command with that begins again from the start"
+    )
 
 
 def test_an_evaluation_runs_what_a_micro_batch_does() -> None:

@@ -3,6 +3,7 @@
 import errno
 import re
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 from toolkit.activity import OPTIMIZER_STEP, PREDICTING, PREPARING, WRITING, Doing
@@ -54,52 +55,44 @@ def told(lack: str, doing: Doing, config: Config, spreads: bool, newest: str | N
     step = f" of step {doing.step:,}" if doing.step is not None else after
     on = f", with {described(doing.batch)}" if doing.batch is not None else ""
     goes_on = f"goes on from {newest}" if newest else "begins again from the start"
-    instead = ", or ".join(remedies(doing, config, spreads))
-    return (
-        f"{lack}; the process was {doing.what}{step}{on}. Give {instead}. The same command with such a change {goes_on}"
+    here, anew = ", or ".join(remedies(doing, config, spreads)), ", or ".join(others(doing, config))
+    return f"{lack}; the process was {doing.what}{step}{on}. Give {here}: the same command with that {goes_on}" + (
+        f". Or, in a new --output, give {anew}" if anew else ""
     )
 
 
 def described(micro: Any) -> str:
     """Return how many samples a micro-batch has, and how large the largest of its tensors is."""
-    count = len(micro.ids)
-    sizes = {name: tuple(tensor.shape) for name, tensor in micro.batch.items() if hasattr(tensor, "shape")}
-    largest = max(micro.batch, key=lambda name: getattr(micro.batch[name], "numel", int)(), default=None)
-    shape = f" ({largest}: {' x '.join(f'{size:,}' for size in sizes[largest])})" if largest in sizes else ""
+    count, sizes = len(micro.ids), {name: tuple(tensor.shape) for name, tensor in micro.batch.items()}
+    largest = max(sizes, key=lambda name: prod(sizes[name]), default="")
+    shape = f" ({largest}: {' x '.join(f'{size:,}' for size in sizes[largest])})" if largest else ""
     return f"{count:,} sample{'s' if count > 1 else ''} at once{shape}"
 
 
 def remedies(doing: Doing, config: Config, spreads: bool) -> Iterator[str]:
-    """Yield what can be changed against it without changing a number of the run, or else in a new run folder."""
-    model: Any = getattr(config, "model", None)
-    if doing.batch is not None:
-        samples = len(doing.batch.ids)
-        name = "batch.eval" if doing.step is None else "batch.micro"
-        if samples > 1:
-            yield f"--{name} {samples // 2} or less (it changes no number)"
-        else:
-            yield from (f"a smaller {setting} in a new --output" for setting in lengths(config))
-        if doing.what == PREDICTING:
-            yield from (f"a smaller {setting} in a new --output" for setting in generation(config))
-    if doing.batch is not None and doing.step is not None and getattr(model, "checkpoint_activations", None) is False:
+    """Yield what can be given against it that changes no number, so that the run goes on with it."""
+    evaluates = doing.step is None
+    if doing.batch is not None and len(doing.batch.ids) > 1:
+        yield f"--batch.{'eval' if evaluates else 'micro'} {len(doing.batch.ids) // 2} or less (it changes no number)"
+    keeps_all = getattr(getattr(config, "model", None), "checkpoint_activations", None) is False
+    if doing.batch is not None and not evaluates and keeps_all:
         yield "--model.checkpoint_activations true"
-    if doing.what in (PREPARING, OPTIMIZER_STEP) and hasattr(model, "lora") and model.name is not None:
-        yield "--model.lora.rank 16 in a new --output, which trains adapters alone"
     if doing.batch is None and doing.what not in (PREPARING, OPTIMIZER_STEP, WRITING):
         yield "the machine more memory, or start fewer processes on it"
-    elif not spreads:
-        yield "a launch file that spreads the model over several GPUs or processes (docs/parallelism.md)"
-    else:
+    elif spreads:
         yield "a launch with more processes (docs/parallelism.md)"
+    else:
+        yield "a launch file that spreads the model over several GPUs or processes (docs/parallelism.md)"
 
 
-def lengths(config: Config) -> list[str]:
-    """Return the settings that say how long a sample may be."""
-    data = getattr(config, "data", None)
-    return [f"data.{name}" for name in ("max_length", "max_target_length", "block", "size") if hasattr(data, name)]
-
-
-def generation(config: Config) -> list[str]:
-    """Return the settings that say how much is generated at once."""
-    section = getattr(config, "generate", None)
-    return [f"generate.{name}" for name in ("tokens", "max_length", "beams") if hasattr(section, name)]
+def others(doing: Doing, config: Config) -> Iterator[str]:
+    """Yield what else can be given: it makes another run."""
+    model: Any = getattr(config, "model", None)
+    if doing.what in (PREPARING, OPTIMIZER_STEP) and hasattr(model, "lora") and model.name is not None:
+        yield "--model.lora.rank 16, which trains adapters alone"
+    sections = {"generate": ("tokens", "max_length", "beams")} if doing.what == PREDICTING else {}
+    if doing.batch is not None and len(doing.batch.ids) == 1:
+        sections["data"] = ("max_length", "max_target_length", "block")
+    for section, names in sections.items():
+        settings = getattr(config, section, None)
+        yield from (f"a smaller {section}.{name}" for name in names if getattr(settings, name, None) is not None)

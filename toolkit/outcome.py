@@ -17,8 +17,8 @@ class Failure:
 
     problems: tuple[str, ...]
     is_user_error: bool
-    lacks_memory: bool = False
     host: str = field(default_factory=gethostname, compare=False)
+    lacks_memory: bool = False
 
 
 @dataclass(frozen=True)

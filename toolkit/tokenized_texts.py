@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.attention_masks import note_padding
 from toolkit.cache import digest_of, once_per_machine
 from toolkit.errors import UserError
 from toolkit.labels import Array, Labels
@@ -129,6 +128,8 @@ def pad_texts(tokenizer: Any, kind: str) -> Callable[[list[dict[str, Any]]], "di
     for kind multi, float32 (samples) for regression. Raises UserError if the tokenizer has no padding token.
     """
     import torch
+
+    from toolkit.attention_masks import note_padding
 
     fillers = {
         "input_ids": padding_token(tokenizer, "texts"),

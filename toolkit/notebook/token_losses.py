@@ -7,6 +7,7 @@ from html import escape
 import torch
 import torch.nn.functional as F
 
+from toolkit.attention_masks import UNPADDED
 from toolkit.errors import UserError
 from toolkit.joint import loss_of_batch
 from toolkit.losses import NOT_COUNTED, logits_of
@@ -16,6 +17,8 @@ from toolkit.training import Training
 
 # A sum of thousands of float32 terms, taken in another order.
 NEAR = 1e-4
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", UNPADDED)
+"""What of a batch a model takes; the rest is for the loss."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,8 @@ def loss_per_token(training: Training, samples: int = 3, step: int = 0) -> Token
                 f"{by_name(batch)}"
             )
         total = float(loss_of_batch(training.task, training.model, batch))
-        losses, shifted = agreeing(logits_of(training.model, batch), batch["labels"], total)
+        taken = {name: values for name, values in batch.items() if name in INPUTS}
+        losses, shifted = agreeing(logits_of(training.model, taken), batch["labels"], total)
     inputs, labels = micro.batch["input_ids"], micro.batch["labels"]
     mask = micro.batch.get("attention_mask", torch.zeros_like(inputs))
     texts = []
