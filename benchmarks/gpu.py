@@ -3,23 +3,31 @@
     python benchmarks/gpu.py
         all of it; the table on stdout, each row on stderr as it is found; no command takes longer than --limit seconds
     python benchmarks/gpu.py --only precision fsdp2
-        a part of it: precision, fsdp2, refused, notebook
+        a part of it: precision, fsdp2, recipes, host, memory, refused, notebook
 
     precision   one_gpu.yaml without mixed precision, under bf16, and under fp16: loss beside float32, speed, memory
-    fsdp2       fsdp2_one_node.yaml on one GPU without mixed precision, whose numbers have to be those of one_gpu.yaml; under
-                bf16; with offload, and with activations checkpointed
+    fsdp2       fsdp2_one_node.yaml without mixed precision, whose numbers have to be those of one_gpu.yaml; under bf16;
+                with offload, also where one process builds the model for all; and with activations checkpointed
+    recipes     where a step of each recipe's own loss first makes the host wait: nowhere
+    host        threads with and without offload; whether batches and the copy for a checkpoint lie in pinned memory,
+                how much that takes beside what the plan says, and what is told where none can be pinned; the time-out
+                of process groups
+    memory      a training and an evaluation that ask for more memory than the GPU has, and then the same command with
+                what the message says
     refused     torch.compile and DeepSpeed: the messages (of exit code 2 the launcher makes 1)
     notebook    notebooks/debug_on_one_gpu.ipynb from top to bottom
 
 Each training goes on for some steps in which every wait of the host for the GPU is an error (`torch.cuda.set_sync_debug_mode`);
-the column "waits" names the line of the first one: there must be none, but where the optimizer is offloaded, and where
-Transformers is given a mask of the padding, at which it looks on the host.
+the column "waits" names the line of the first one: there must be none, but where the optimizer is offloaded.
 
-Needs torch, accelerate, transformers, numpy, safetensors, rich, psutil, pyyaml and filelock, and the project's folder, which need
-not be installed. The notebook needs the whole project (`pip install -e .`, which brings datasets, evaluate, jsonargparse and
-scikit-learn) and nbclient, nbformat, ipykernel and matplotlib; where one is missing its row says so. Exits with 2 where there
-is no GPU, and with 1 if a command failed that should not, one that should was not refused, a step waits that should not, or
-FSDP2 in float32 is further than 1e-4 from one GPU.
+One GPU is enough; what takes two (a model that another process builds, the time-out of groups) is said to be not run
+where there is one. Needs torch, accelerate, transformers, numpy, safetensors, rich, psutil, pyyaml and filelock, and
+the project's folder, which need not be installed. The recipes are run as they are where datasets, evaluate,
+jsonargparse, scikit-learn and Pillow are installed, or else by their loss and collation alone, and their rows say so.
+The notebook needs the whole project (`pip install -e .`) and nbclient, nbformat, ipykernel and matplotlib; where one is
+missing its row says so. Exits with 2 where there is no GPU, and with 1 if a command failed that should not, one that
+should was not refused, a step waits that should not, a promise about the host does not hold, or FSDP2 in float32 is
+further than 1e-4 from one GPU.
 """
 
 import argparse
@@ -54,7 +62,7 @@ NEEDED_BY_NOTEBOOK = (
 )
 # The twins of the launch files with which the script itself is tried where there is no GPU.
 TWINS = {"one_gpu": "cpu", "fsdp2_one_node": "cpu_fsdp2"}
-PARTS = ["precision", "fsdp2", "refused", "notebook"]
+PARTS = ["precision", "fsdp2", "recipes", "host", "memory", "refused", "notebook"]
 COLUMNS = ["command", "last loss", "beside float32", "weights beside float32", "steps/s", "peak GB", "waits"]
 
 
@@ -67,24 +75,32 @@ class Run:
     precision: str
     more: list[str] = field(default_factory=list)
     """Further words for the launcher."""
-    work: list[str] = field(default_factory=list)
-    """Further words for the worker."""
     exact: bool = False
     """Whether its numbers have to be those of one process in float32."""
     waits: bool = False
-    """Whether something other than the toolkit waits for the GPU in it: the offloaded optimizer, Transformers' look at a mask."""
+    """Whether something other than the toolkit waits for the GPU in it: the offloaded optimizer."""
+    processes: int = 1
+    """On so many GPUs; where there are fewer it is not run."""
 
 
 PRECISION = [
     Run("one GPU, float32", "one_gpu", "no"),
     Run("one GPU, bf16", "one_gpu", "bf16"),
     Run("one GPU, fp16", "one_gpu", "fp16"),
-    Run("one GPU, bf16, padding mask", "one_gpu", "bf16", work=["--padding-mask"], waits=True),
 ]
 FSDP2 = [
     Run("FSDP2, float32", "fsdp2_one_node", "no", exact=True),
     Run("FSDP2, bf16", "fsdp2_one_node", "bf16"),
     Run("FSDP2, float32, offload", "fsdp2_one_node", "no", ["--fsdp_offload_params", "true"], exact=True, waits=True),
+    Run(
+        "FSDP2, float32, offload, built by one process, two GPUs",
+        "fsdp2_one_node",
+        "no",
+        ["--fsdp_offload_params", "true", "--fsdp_cpu_ram_efficient_loading", "true"],
+        exact=True,
+        waits=True,
+        processes=2,
+    ),
     Run(
         "FSDP2, float32, checkpointing", "fsdp2_one_node", "no", ["--fsdp_activation_checkpointing", "true"], exact=True
     ),
@@ -106,15 +122,34 @@ class Bench:
     """The figures of the training that the others are held against."""
     failed: bool = False
 
-    def launch(self, file: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run the worker by a launch file; a command that takes too long ends with 124."""
+    @property
+    def gpus(self) -> int:
+        """How many processes can be started, each with a GPU of its own."""
+        return torch.cuda.device_count() if self.on_gpu else 2
+
+    @property
+    def figures(self) -> Any:
+        """What the last worker wrote down."""
+        return json.loads((self.scratch / "figures.json").read_text(encoding="utf-8"))
+
+    def launch(
+        self, file: str, *words: str, worker: str = "gpu_worker.py", processes: int = 1, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a worker by a launch file; a command that takes too long ends with 124."""
         config = CONFIGS / f"{file if self.on_gpu else TWINS[file]}.yaml"
         command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
-        command += ["--num_processes", "1", "--main_process_port", "0"]
+        command += ["--num_processes", str(processes), "--main_process_port", "0"]
         split = words.index("--") if "--" in words else len(words)
-        command += [*words[:split], str(ROOT / "benchmarks" / "gpu_worker.py"), str(self.scratch / "figures.json")]
-        command += ["--steps", str(self.steps), "--size", self.size, *words[split + 1 :]]
+        command += [*words[:split], str(ROOT / "benchmarks" / worker), str(self.scratch / "figures.json")]
+        command += [*words[split + 1 :], "--steps", str(self.steps), "--size", self.size]
         return self.finished(command, **environment)
+
+    def ask(self, file: str, *words: str, processes: int = 1) -> tuple[Any, str]:
+        """Return what the other worker found, or nothing and its last words."""
+        done = self.launch(file, *words, worker="gpu_host_worker.py", processes=processes)
+        if done.returncode != 0:
+            return None, last_words(done)
+        return self.figures, ""
 
     def finished(self, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command in an environment that finds the project, installed or not."""
@@ -153,6 +188,12 @@ def main() -> None:
         if "precision" in wanted or "fsdp2" in wanted:
             runs = [*(PRECISION if "precision" in wanted else PRECISION[:1]), *(FSDP2 if "fsdp2" in wanted else [])]
             found.append(training_row(bench, run) for run in runs)
+        if "recipes" in wanted:
+            found.append(recipe_rows(bench))
+        if "host" in wanted:
+            found.append(host_rows(bench))
+        if "memory" in wanted:
+            found.append(memory_rows(bench))
         if "refused" in wanted:
             found.append(refusals(bench))
         if "notebook" in wanted:
@@ -171,16 +212,17 @@ def main() -> None:
 
 def training_row(bench: Bench, run: Run) -> list[str]:
     """Run one training and return its row; the first one of float32 is what the others are held against."""
+    if run.processes > bench.gpus:
+        return row_of(run.name, f"not run: it takes {run.processes} GPUs, and here is {bench.gpus}")
     weights = bench.scratch / ("others.pt" if bench.float32 else "float32.pt")
-    done = bench.launch(
-        run.file, "--mixed_precision", run.precision, *run.more, "--", *run.work, "--weights", str(weights)
-    )
+    words = ["--mixed_precision", run.precision, *run.more, "--", "--weights", str(weights)]
+    done = bench.launch(run.file, *words, processes=run.processes)
     if done.returncode != 0:
         # The CPU has no fp16: there a refusal is what has to come.
         refused = not bench.on_gpu and run.precision == "fp16" and "refused: " in done.stderr
         bench.failed = bench.failed or not refused
         return row_of(run.name, last_words(done))
-    figures: dict[str, Any] = json.loads((bench.scratch / "figures.json").read_text(encoding="utf-8"))
+    figures: dict[str, Any] = bench.figures
     if not bench.float32:
         bench.float32 = figures
     loss, expected = figures["losses"][-1], bench.float32["losses"][-1]
@@ -204,6 +246,67 @@ def distance(file: Path, other: Path) -> float:
     weights, others = torch.load(file), torch.load(other)
     apart = sum(float((weights[name].double() - others[name].double()).square().sum()) for name in others)
     return float((apart / sum(float(tensor.double().square().sum()) for tensor in others.values())) ** 0.5)
+
+
+def recipe_rows(bench: Bench) -> Iterator[list[str]]:
+    """Yield a row on each recipe: where its steps make the host wait."""
+    found, words = bench.ask("one_gpu", "--mixed_precision", "no", "--", "recipes")
+    if found is None:
+        bench.failed = True
+        yield row_of("recipes", words)
+        return
+    for name, one in found.items():
+        bench.failed = bench.failed or one["waits"] is not None
+        yield [*row_of(f"{name}.py, {one['how']}", "")[:-1], (one["waits"] or "none").replace("|", "/")]
+
+
+def host_rows(bench: Bench) -> Iterator[list[str]]:
+    """Yield a row on each promise about the host."""
+    offload = ["--fsdp_offload_params", "true"]
+    cases = {
+        "threads": ("one_gpu", [], []),
+        "threads, --threads 2": ("one_gpu", [], ["--threads", "2"]),
+        "threads, offload": ("fsdp2_one_node", offload, []),
+        "threads, offload, --threads 2": ("fsdp2_one_node", offload, ["--threads", "2"]),
+    }
+    for name, (file, more, work) in cases.items():
+        found, words = bench.ask(file, "--mixed_precision", "no", *more, "--", "threads", *work)
+        if found is not None:
+            computes = bool(more) or not bench.on_gpu
+            expected = 2 if work else found["cores"] if computes else 1
+            bench.failed = bench.failed or not found["threads"] == found["said"] == expected
+            words = f"{found['threads']} of {found['cores']} cores ({expected} promised)"
+        bench.failed = bench.failed or found is None
+        yield row_of(name, words)
+    found, words = bench.ask("one_gpu", "--mixed_precision", "no", "--", "pinned")
+    if found is not None:
+        copy = found["copy"]
+        pinned = copy["pinned"] and all(found[f"batches, {workers} workers"] for workers in (0, 2)) and found["refused"]
+        bench.failed = bench.failed or (bench.on_gpu and not pinned) or not copy["taken"] < 1.01 * copy["plan"] + 1e5
+        words = f"{json.dumps(found)} (of the copy: bytes by the plan, taken, and by which the process grew)"
+    bench.failed = bench.failed or found is None
+    yield row_of("pinned memory", words)
+    if bench.gpus < 2:
+        yield row_of("patience of a process group", f"not run: it takes 2 GPUs, and here is {bench.gpus}")
+        return
+    found, words = bench.ask("fsdp2_one_node", "--mixed_precision", "no", "--", "timeout", processes=2)
+    if found is not None:
+        words = f"{found['seconds']:g} s ({found['backend']}), with timeout.progress 5000"
+    bench.failed = bench.failed or found is None or found["seconds"] < 5000
+    yield row_of("patience of a process group", words)
+
+
+def memory_rows(bench: Bench) -> Iterator[list[str]]:
+    """Yield a row on each place where memory runs out: what is told, and what comes of the command with that."""
+    for place, setting in (("training", "--batch.micro"), ("evaluation", "--batch.eval")):
+        work = ["memory", "--place", place, "--folder", str(bench.scratch / place)]
+        done = bench.launch("one_gpu", "--mixed_precision", "no", "--", *work, worker="gpu_host_worker.py")
+        said = last_words(done)
+        again, words = bench.ask("one_gpu", "--mixed_precision", "no", "--", *work, "--small")
+        goes_on = f"then {again['steps']} steps in the ledger" if again is not None else words
+        told = done.returncode != 0 and "ran out" in said and setting in said
+        bench.failed = bench.failed or not told or again is None or again["steps"] != 4
+        yield row_of(f"memory runs out in the {place}", f"{said}; {goes_on}")
 
 
 def refusals(bench: Bench) -> Iterator[list[str]]:
@@ -252,7 +355,8 @@ def last_words(done: subprocess.CompletedProcess[str]) -> str:
     """Return the refusal that a command ended with, or else its last line."""
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     refused = [line for line in lines if line.startswith("refused: ")]
-    errors = [line for line in lines if "Error" in line or "stopped after" in line]
+    # The launcher has an error of its own for every one of a worker.
+    errors = [line for line in lines if ("Error" in line and "ChildFailed" not in line) or "stopped after" in line]
     return f"exit code {done.returncode}: {(refused[:1] or errors[-1:] or lines[-1:] or ['nothing said'])[0]}"
 
 

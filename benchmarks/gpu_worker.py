@@ -14,17 +14,16 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from toolkit import BatchConfig, Config, OptimConfig, Task
 from toolkit.errors import USER_CAN_FIX, UserError
 from toolkit.loop import global_batches, take_step
+from toolkit.losses import NOT_COUNTED, causal_logits, counted, summed_cross_entropy
 from toolkit.preparation import prepare
 from toolkit.runtime import Runtime, start_runtime
 from toolkit.spreading import whole_weights
-from toolkit.tally import tally
+from toolkit.tally import Tally, tally
 
-IGNORED = -100
 CHECKED_STEPS = 3
 # The first steps of a process fill caches.
 WARM = 3
@@ -77,10 +76,10 @@ class Progressions:
 
 def collate(rows: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": ids.masked_fill(ids == 0, IGNORED)}
+    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": ids.masked_fill(ids == 0, NOT_COUNTED)}
 
 
-def task(size: Size, padding_mask: bool) -> Task:
+def task(size: Size) -> Task:
     """Return the task: the next number of each row."""
 
     def model(runtime: Runtime) -> torch.nn.Module:
@@ -99,25 +98,13 @@ def task(size: Size, padding_mask: bool) -> Task:
         return LlamaForCausalLM(shape)
 
     def loss(module: Any, batch: Any) -> torch.Tensor:
-        mask = batch["attention_mask"]
-        if not padding_mask:
-            # Given no mask or one of the padding, Transformers looks on the host whether there is anything to mask, in every
-            # forward pass. Padding at the end is masked by causality alone.
-            longest = mask.shape[1]
-            mask = torch.ones(longest, longest, dtype=torch.bool, device=mask.device).tril()[None, None]
-        logits = module(input_ids=batch["input_ids"], attention_mask=mask).logits
-        return F.cross_entropy(
-            logits[:, :-1].flatten(0, 1).float(),
-            batch["labels"][:, 1:].flatten(),
-            ignore_index=IGNORED,
-            reduction="sum",
-        )
+        return summed_cross_entropy(causal_logits(module, batch)[:, :-1], batch["labels"][:, 1:])
 
     return Task(
         model=model,
         train=Progressions(size),
         collate=collate,
-        units=lambda batch: int((batch["labels"][:, 1:] != IGNORED).sum()),
+        units=lambda batch: counted(batch["labels"][:, 1:]),
         loss=loss,
     )
 
@@ -142,7 +129,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any] | None:
     total = arguments.steps + CHECKED_STEPS
     config = Config(batch=batch, optim=OptimConfig(lr=3e-4, warmup=3), steps=total, epochs=None)
     runtime = start_runtime(config)
-    training = prepare(task(size, arguments.padding_mask), config, runtime)
+    training = prepare(task(size), config, runtime)
     figures: dict[str, Any] = {"device": name_of(runtime.device), "strategy": runtime.strategy.description}
     figures["parameters"] = sum(parameter.numel() for parameter in training.model.parameters())
     losses: list[float] = []
@@ -155,7 +142,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any] | None:
             began = time.perf_counter()
             summed, norm = take_step(training, step, micro_batches, units).read()
             seconds.append(time.perf_counter() - began)
-            losses.append(summed / units)
+            losses.append(runtime.agree(Tally(earlier_loss=summed)).earlier_loss / units)
             norms.append(norm)
             continue
         if step == arguments.steps:
@@ -205,9 +192,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--size", choices=SIZES, default="real")
     parser.add_argument("--weights", type=Path, default=None, help="write the weights after the timed steps here")
-    parser.add_argument(
-        "--padding-mask", action="store_true", help="give the model a mask of the padding, as recipes do"
-    )
     arguments = parser.parse_args()
     try:
         figures = run(arguments)

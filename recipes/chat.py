@@ -24,7 +24,7 @@ from toolkit.chat.replies import GenerateConfig, Replies, pad_conversations, per
 from toolkit.chat.template import CHAT, chat_template
 from toolkit.chat.tokens import prepare
 from toolkit.export import pretrained_folder
-from toolkit.losses import NOT_COUNTED, counted, summed_cross_entropy
+from toolkit.losses import causal_logits, counted, summed_cross_entropy
 from toolkit.model_config import ModelConfig
 from toolkit.tokenizer import tokenizer
 
@@ -47,11 +47,8 @@ class Chat(Config):
 
 def loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """Return the cross-entropy of all tokens that carry loss, each predicted from those before it."""
-    logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False).logits
-    wanted = batch["labels"][:, 1:]
-    carries = wanted != NOT_COUNTED
-    # Only these are brought to full precision: over a large vocabulary all logits of a batch are its largest tensor.
-    return summed_cross_entropy(logits[:, :-1][carries], wanted[carries])
+    logits = causal_logits(model, batch, batch["positions"])
+    return summed_cross_entropy(logits.flatten(0, 1).index_select(0, batch["carrying"]), batch["targets"])
 
 
 def task(config: Chat) -> Task:

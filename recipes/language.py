@@ -25,7 +25,7 @@ from toolkit.language.masks import Masking
 from toolkit.language.metrics import token_accuracy
 from toolkit.language.models import embedded_tokenizer, find_objective, language_model
 from toolkit.language.scores import guesses, scores_of, show_guesses, truths, unigram_scores
-from toolkit.losses import counted, logits_of, summed_cross_entropy
+from toolkit.losses import causal_logits, counted, logits_of, summed_cross_entropy
 from toolkit.model_config import ModelConfig
 from toolkit.tokenizer import tokenizer
 
@@ -55,6 +55,7 @@ def task(config: Language) -> Task:
     masking = Masking(tokens, config.data.mask) if objective == "masked" else None
     streams = documents.tokenize(tokens)
     train, held_out = (make_blocks(stream, tokens, objective, config.data.block) for stream in streams)
+    logits = causal_logits if objective == "causal" else logits_of
 
     return Task(
         model=lambda runtime: language_model(config.model, objective, len(tokens), trained=config.evaluate.only),
@@ -62,10 +63,10 @@ def task(config: Language) -> Task:
         evaluate=held_out,
         transform=masking,
         evaluate_transform=masking,
-        collate=pad_blocks(tokens, objective),
+        collate=pad_blocks(tokens),
         units=lambda batch: counted(batch["labels"]),
-        loss=lambda model, batch: summed_cross_entropy(logits_of(model, batch), batch["labels"]),
-        predict=lambda model, batch: guesses(logits_of(model, batch), batch["labels"]),
+        loss=lambda model, batch: summed_cross_entropy(logits(model, batch), batch["labels"]),
+        predict=lambda model, batch: guesses(logits(model, batch), batch["labels"]),
         references=lambda batch: truths(batch["labels"]),
         metrics=[token_accuracy],
         from_loss=lambda mean, units: scores_of(mean, units, streams[1].bytes if objective == "causal" else None),

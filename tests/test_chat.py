@@ -167,6 +167,7 @@ def test_the_loss_is_the_sum_over_these_tokens(chat: ModuleType, llama: Path, tm
     assert made.loss(model, batch).item() == pytest.approx(float(expected), rel=1e-12)
     filler = {"input_ids": 0, "attention_mask": 0, "labels": NOT_COUNTED}
     wider = {name: torch.nn.functional.pad(batch[name], (0, 7), value=value) for name, value in filler.items()}
+    wider = {**batch, **wider}
     assert made.loss(model, wider).item() == pytest.approx(float(expected), rel=1e-12)
 
 

@@ -242,7 +242,7 @@ def test_masks_are_drawn_as_they_should_be() -> None:
 
 def test_a_batch_in_which_nothing_is_hidden_counts_nothing() -> None:
     samples = [{"input_ids": np.arange(length), "labels": np.full(length, NOT_COUNTED)} for length in (3, 5)]
-    batch = pad_blocks(Letters(), "masked")(samples)
+    batch = pad_blocks(Letters())(samples)
     assert batch["attention_mask"].sum() == 8
     logits = torch.randn(2, 5, 30, requires_grad=True)
     loss = summed_cross_entropy(logits, batch["labels"])

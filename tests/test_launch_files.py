@@ -27,7 +27,7 @@ MEANT = {
     "ddp_several_nodes": (Strategy(replicate=16), "bf16"),
     "fsdp2_one_node": (Strategy(sharded=True, shard=8), "bf16"),
     "fsdp2_checkpointing": (Strategy(sharded=True, shard=8, checkpoint_activations=True), "bf16"),
-    "fsdp2_cpu_offload": (Strategy(sharded=True, shard=8), "bf16"),
+    "fsdp2_cpu_offload": (Strategy(sharded=True, shard=8, offloaded=True), "bf16"),
     "fsdp2_hybrid_several_nodes": (Strategy(sharded=True, replicate=2, shard=8), "bf16"),
     "tensor_one_node": (Strategy(tensor=8), "bf16"),
     "tensor_and_data_one_node": (Strategy(sharded=True, shard=4, tensor=2), "bf16"),

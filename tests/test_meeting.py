@@ -8,22 +8,27 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from time import monotonic
+from datetime import timedelta
+from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from launching import ROOT, TINY, clean_environment
+from stopped_runs import ACCELERATE_TWO, Job, Trouble
 from tiny_recipe import Tiny
 from torch.distributed import TCPStore
 
 from toolkit import meeting
 from toolkit.agreement import compare, compare_data, compare_models, compare_starts, ranges
 from toolkit.errors import LoneUserError, SharedUserError, UserError
-from toolkit.meeting import Meeting, Place, be_welcomed, open_store, read_place, welcome_all
+from toolkit.meeting import Meeting, Place, be_welcomed, group_patience, open_store, read_place, welcome_all
 from toolkit.outcome import Failure, raise_shared
 
 PATIENCE = 1.0
+IMPATIENT = ROOT / "tests" / "impatient_recipe.py"
 
 
 @pytest.fixture
@@ -301,3 +306,24 @@ def test_an_error_of_another_machine_is_told_with_its_name() -> None:
         with pytest.raises(SharedUserError) as error:
             raise_shared(failures)
         assert error.value.problems == told
+
+
+@pytest.mark.parametrize(
+    ("progress", "on_cpu", "expected"), [(600.0, True, 1920), (600.0, False, 720), (5e3, False, 5120)]
+)
+def test_a_group_has_more_patience_than_the_watch(progress: float, on_cpu: bool, expected: float) -> None:
+    # Of NCCL, which this torch may lack, ten minutes.
+    with mock.patch("toolkit.meeting.default_pg_nccl_timeout", timedelta(minutes=10)):
+        assert group_patience(progress, on_cpu).total_seconds() == expected
+    assert group_patience(float("inf"), on_cpu).days == 30
+
+
+def test_a_process_that_is_waited_for_is_judged_by_the_watch_and_not_by_the_group(tmp_path: Path) -> None:
+    """Process 0 waits in the all-reduce of gradients for longer than its group would by itself."""
+    job = Job(tmp_path, ACCELERATE_TWO, "--steps", "6", "--timeout.progress", "100", recipe=IMPATIENT)
+    with job.start(Trouble("loss", at=3, rank=1)) as start:
+        start.reached(1)
+        sleep(6)
+        start.go()
+        ending = start.end()
+    assert ending.code == 0, ending.said

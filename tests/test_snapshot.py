@@ -3,6 +3,7 @@
 from hashlib import sha256
 from math import prod
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from toolkit.errors import UserError
+from toolkit.ledger import Ledger
+from toolkit.run_folder import RunFolder
+from toolkit.saving import Content, Saver
 from toolkit.snapshot import CHUNK, DTYPES, Snapshot
 
 Specification = tuple[torch.dtype, tuple[int, ...], bool]
@@ -93,6 +97,60 @@ def test_a_file_of_many_chunks_is_written_whole(tmp_path: Path) -> None:
     size, digest = snapshot.write(tmp_path / "file")
     assert (size, digest) == ((tmp_path / "file").stat().st_size, sha256((tmp_path / "file").read_bytes()).hexdigest())
     assert bits(load_file(tmp_path / "file")) == bits(tensors)
+
+
+class Cuda:
+    """Notes what memory is pinned; refuses all of it where it is told to."""
+
+    def __init__(self, refuses: bool) -> None:
+        self.refuses = refuses
+        self.pinned: dict[int, int] = {}
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802 - CUDA's name
+        if not self.refuses:
+            self.pinned[address] = size
+        return 2 if self.refuses else 0
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802 - CUDA's name
+        del self.pinned[address]
+        return 0
+
+
+def test_exactly_what_is_needed_is_pinned_and_let_go_before_it_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's own pinned memory would be the next power of two."""
+    cuda = Cuda(refuses=False)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cuda)
+    snapshot = Snapshot(pinned=True)
+    for size in (5000, 5000, 70_000):
+        snapshot.take({"weight": torch.zeros(size)})
+        assert cuda.pinned == {snapshot.content.data_ptr(): snapshot.content.nbytes}
+        assert 4 * size < snapshot.content.nbytes < 4 * size + 200
+    del snapshot
+    assert cuda.pinned == {}
+
+
+def test_a_copy_lies_in_ordinary_memory_where_none_can_be_pinned_and_that_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cuda = Cuda(refuses=True)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cuda)
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
+    # The first kernel after a refusal is told of it.
+    told = mock.Mock(side_effect=RuntimeError("CUDA error: out of memory"))
+    monkeypatch.setattr(torch, "zeros", told)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    saver = Saver(RunFolder(tmp_path), ledger, keep=2, pinned=True)
+    for step in (1, 2):
+        weight = torch.full((300_000,), float(step))
+        content = Content(0.5, {"weights.safetensors": {"weight": weight}}, {})
+        saver.save(step, lambda content=content: content)  # type: ignore[misc]
+        saver.wait()
+        assert saver.failure is None
+        sealed = tmp_path / "checkpoints" / f"step-{step:06d}" / "weights.safetensors"
+        assert load_file(sealed)["weight"].tolist() == weight.tolist()
+    ledger.close()
+    assert told.call_count == 1
+    assert capfd.readouterr().err.count("refused to pin 1.2 MB of host memory for the copy of a checkpoint") == 1
 
 
 def test_a_type_that_the_format_does_not_know_is_refused_by_name(tmp_path: Path) -> None:

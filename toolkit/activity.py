@@ -2,6 +2,15 @@
 
 from dataclasses import dataclass
 from time import monotonic
+from typing import Any
+
+PREPARING = "preparing the model"
+FORWARD_PASS = "in the forward pass"
+BACKWARD_PASS = "in the backward pass"
+OPTIMIZER_STEP = "in the optimizer step"
+PREDICTING = "making the predictions of an evaluation"
+COPYING = "copying the state for a checkpoint"
+WRITING = "writing the model"
 
 
 @dataclass(frozen=True)
@@ -18,6 +27,8 @@ class Doing:
     """When it began, on the monotonic clock of this process."""
     place: tuple[int, int] = (0, 0)
     """How far the process has come: the step, and how many things it has begun in it. All processes begin the same ones."""
+    batch: Any = None
+    """The `LoadedMicroBatch` that runs through the model, if one does."""
 
 
 class Activity:
@@ -26,8 +37,8 @@ class Activity:
     def __init__(self) -> None:
         self.doing = Doing("starting", None, True, monotonic())
 
-    def __call__(self, what: str, step: int | None = None, patient: bool = False) -> None:
+    def __call__(self, what: str, step: int | None = None, patient: bool = False, batch: Any = None) -> None:
         former, number = self.doing.place
         # What belongs to no step, such as an evaluation, comes after the step before; nobody goes back.
         place = (step, 0) if step is not None and step > former else (former, number + 1)
-        self.doing = Doing(what, step, patient, monotonic(), place)
+        self.doing = Doing(what, step, patient, monotonic(), place, batch)

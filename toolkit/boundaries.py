@@ -2,6 +2,7 @@
 
 from typing import NoReturn
 
+from toolkit.activity import COPYING
 from toolkit.errors import Preempted
 from toolkit.evaluation import Evaluation, evaluate
 from toolkit.progress import Progress
@@ -74,7 +75,7 @@ def save(training: Training, progress: Progress, done: int) -> None:
     runtime.doing("waiting until the checkpoint before is written", done, patient=True)
     if saver is not None:
         saver.wait()
-    runtime.doing("copying the state for a checkpoint", done)
+    runtime.doing(COPYING, done)
     # Rows that could not be written would be missing from its ledger.
     wanted = saver is not None and saver.begun != done and not progress.in_trouble
     spread = runtime if saver is not None and saver.is_shared else None

@@ -45,16 +45,22 @@ class BatchConfig:
     """At most so many samples run through the model at once in one process; null means no limit. It changes no number."""
     balance: bool = execution(True)
     """Cut each global batch by length: little padding, and about the same work for each process. It changes no number."""
-    eval: int = execution(64)
-    """Samples that one process evaluates at once; it changes no number."""
+    eval: int | None = execution(None)
+    """Samples that one process evaluates at once; null means batch.micro if that is set, else 64. No number changes."""
     reduce_each: bool = execution(False)
     """Sum gradients over the processes after each micro-batch, not once per step: of a sharded model they then never lie whole
     in memory, and more is sent. It changes no number."""
 
+    @property
+    def evaluated(self) -> int:
+        """Samples that one process evaluates at once. (What fits into memory with gradients fits without them.)"""
+        return self.eval or self.micro or 64
+
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
         yield from at_least(1, "batch.size", self.size)
-        yield from at_least(1, "batch.eval", self.eval)
+        if self.eval is not None:
+            yield from at_least(1, "batch.eval", self.eval)
         if self.micro is not None:
             yield from at_least(1, "batch.micro", self.micro)
             if 1 <= self.size < self.micro:
@@ -184,7 +190,8 @@ class Config:
     rehearse: bool = execution(True)
     """Before the first step, try what happens at the end (evaluation, metrics, export, room on the disk) on a few samples."""
     threads: int | None = execution(None)
-    """Threads of torch in each process on CPU; null means the usable cores divided by the processes of this machine."""
+    """Threads of torch in each process; null means the usable cores divided by the processes of this machine, or, where
+    a GPU computes everything, what the launcher says."""
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each, from every section and from the run as a whole."""

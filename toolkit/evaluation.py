@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
 
+from toolkit.activity import PREDICTING
 from toolkit.config import Config
 from toolkit.joint import represent
 from toolkit.loading import LoadedMicroBatch, MicroBatchSampler, build_loader, started
@@ -112,7 +113,7 @@ def evaluate(
 
     Args:
         task: what is evaluated; it has evaluation samples.
-        config: `batch.eval` is the size of a batch in one process.
+        config: `batch.evaluated` is the size of a batch in one process.
         runtime: where.
         model: the model as it was prepared.
         last: also score the task's trivial prediction, and show samples.
@@ -122,12 +123,12 @@ def evaluate(
         RuntimeError: the samples that came in are not each sample once; a defect.
     """
     assert task.evaluate is not None
-    source, size = task.evaluate, config.batch.eval * runtime.data_parallel_size
+    source, size = task.evaluate, config.batch.evaluated * runtime.data_parallel_size
     order = LongestFirst(source, size, most)
     sampler = MicroBatchSampler(order, source, runtime.data_parallel_size, order.steps_per_epoch)
     # The same sharding as `Accelerator.prepare`, which would also keep every loader of every evaluation.
     loader = prepare_data_loader(
-        build_loader(sampler, task, config.seed),
+        build_loader(sampler, task, config.seed, pinned=runtime.has_own_memory),
         num_processes=runtime.data_parallel_size,
         process_index=runtime.data_parallel_rank,
         even_batches=False,
@@ -155,7 +156,7 @@ def evaluate(
         if runtime.agree(Tally(stop=int(runtime.stop.requested))).stop:
             rest(model.train(was_training))
             return None
-        doing(f"evaluating batch {number:,}")
+        doing(f"evaluating batch {number:,}", batch=micro)
         total, scored = evaluate_batch(task, runtime, model, micro, micro.plan.step in shown_rounds)
         if not micro.plan.spare:
             loss += total
@@ -228,6 +229,7 @@ def evaluate_batch(
     else:
         total = float(task.loss(once, batch))
     if task.predict is not None:
+        runtime.doing(PREDICTING, batch=micro)
         predictions = to_host(task.predict(once, batch))
         if lockstep is not None and "input_ids" in batch:
             lockstep.keep_up(batch["input_ids"])

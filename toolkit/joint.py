@@ -66,13 +66,13 @@ class JointStep:
         owners = self.training.runtime.counted(self.training.runtime.gather_all(mine))
         ids = np.array([number for owner in owners for number in owner])
         # By sample id: a sum of floating-point numbers depends on its order, and the topology may not decide it.
-        order = torch.from_numpy(np.argsort(ids, kind="stable"))
+        order = self.training.runtime.put(torch.from_numpy(np.argsort(ids, kind="stable")))
         counts = [len(owner) for owner in owners]
-        whole = self.gathered(represented, real, counts)[order.to(represented[0].device)].requires_grad_()
+        whole = self.gathered(represented, real, counts)[order].requires_grad_()
         known = None
         if self.joint.beside is not None:
             tensors = [tensor for tensor in beside if tensor is not None]
-            known = self.gathered(tensors, real, counts)[order.to(represented[0].device)]
+            known = self.gathered(tensors, real, counts)[order]
         with torch.enable_grad():
             loss = self.joint.loss(whole, known)
         (gradient,) = torch.autograd.grad(loss, whole)
@@ -80,7 +80,7 @@ class JointStep:
         if self.training.runtime.is_main:
             self.value = loss.detach()
         unsorted = torch.empty_like(gradient)
-        unsorted[order.to(gradient.device)] = gradient
+        unsorted[order] = gradient
         start = sum(counts[: self.training.runtime.data_parallel_rank])
         parts = []
         for tensor, counted in zip(represented, real, strict=True):

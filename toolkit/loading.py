@@ -1,13 +1,14 @@
 """Samples to batches: the sampler that plans the micro-batches, and the loader that fetches and collates them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from toolkit.cut import MicroBatch, cut
 from toolkit.order import Order
@@ -26,6 +27,10 @@ class LoadedMicroBatch:
     batch: Batch
     units: int
     """What the loss is averaged over; 0 for a spare micro-batch."""
+
+    def pin_memory(self) -> "LoadedMicroBatch":
+        """Return it in pinned memory, from which a device copies while the host goes on; torch's loader calls this."""
+        return replace(self, batch=pin_memory(self.batch))  # type: ignore[no-untyped-call]
 
 
 class MicroBatchSampler(Sampler[MicroBatch]):
@@ -97,14 +102,18 @@ class MicroBatches(Dataset[LoadedMicroBatch]):
 
 
 def build_loader(
-    sampler: MicroBatchSampler, task: Task, seed: int, steps_per_epoch: int | None = None
+    sampler: MicroBatchSampler, task: Task, seed: int, steps_per_epoch: int | None = None, pinned: bool = False
 ) -> "DataLoader[LoadedMicroBatch]":
-    """Return a loader of `LoadedMicroBatch`, still to be prepared by Accelerate; see `MicroBatches`."""
+    """Return a loader of `LoadedMicroBatch`, still to be prepared by Accelerate; see `MicroBatches`.
+
+    `pinned` puts them into pinned memory: in a thread if there are workers, otherwise in the caller's.
+    """
     return DataLoader(
         MicroBatches(sampler.source, task, seed, steps_per_epoch),
         batch_sampler=sampler,  # type: ignore[arg-type]  # a MicroBatch stands where torch expects a list of indices
         collate_fn=as_it_is,
         num_workers=task.workers,
+        pin_memory=pinned,
         worker_init_fn=leave_signals_to_the_run if task.workers else None,
         # The loader draws a seed for its workers; from a generator of its own, so that the global one is left alone.
         generator=torch.Generator(),

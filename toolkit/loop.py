@@ -12,6 +12,7 @@ import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from torch.distributed.tensor import DTensor
 
+from toolkit.activity import BACKWARD_PASS, FORWARD_PASS, OPTIMIZER_STEP
 from toolkit.boundaries import conclude, evaluate_again, pause, stop_here
 from toolkit.evaluation import Evaluation
 from toolkit.joint import JointStep, loss_of_batch
@@ -84,7 +85,7 @@ def take_step(training: Training, step: int, micro_batches: list[LoadedMicroBatc
     for number, micro in enumerate(micro_batches):
         runtime.seed(seed_for(training.config.seed, "dropout", step, runtime.data_parallel_rank, number))
         with accelerator.accumulate(model):
-            doing("in the forward pass", step + 1)
+            doing(FORWARD_PASS, step + 1, batch=micro)
             batch = runtime.to_device(micro.batch)
             if joint is not None:
                 loss, value = joint.part(number, batch)
@@ -94,17 +95,17 @@ def take_step(training: Training, step: int, micro_batches: list[LoadedMicroBatc
                     loss = loss * 0.0
                 value = loss.detach()
             summed_loss = summed_loss + value
-            doing("in the backward pass", step + 1)
+            doing(BACKWARD_PASS, step + 1, batch=micro)
             accelerator.backward(loss * scale)
             # Without any unit there is nothing to learn from: neither momentum nor weight decay may act.
             if accelerator.sync_gradients and units:
-                doing("in the optimizer step", step + 1)
+                doing(OPTIMIZER_STEP, step + 1)
                 norm = whole(accelerator.clip_grad_norm_(model.parameters(), training.config.optim.clip or inf))
                 skip_unless_finite(optimizer, norm)
                 optimizer.step()
             # Accelerate lets this pass until gradients are synchronised.
             optimizer.zero_grad()
-    return StepValues(runtime.read_later(torch.stack([summed_loss.double(), norm.double()])), rate)
+    return StepValues(runtime.read_later(summed_loss, norm), rate)
 
 
 def whole(norm: torch.Tensor) -> torch.Tensor:

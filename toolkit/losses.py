@@ -1,9 +1,13 @@
 """Helpers for losses that are sums over units."""
 
+import inspect
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+
+from toolkit.attention_masks import UNPADDED, padding_known
 
 NOT_COUNTED = -100
 """The label of a token that carries no loss: torch's own default, which Transformers follows."""
@@ -14,10 +18,43 @@ def full_precision(values: torch.Tensor) -> torch.Tensor:
     return values.float() if values.dtype.itemsize < 4 else values
 
 
+def output_of(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], *without: str) -> Any:
+    """Return the output of a model of Transformers for a batch, without the entries that are not for the model."""
+    inputs = {name: values for name, values in batch.items() if name not in (*without, UNPADDED)}
+    with padding_known(batch):
+        return model(**inputs)
+
+
 def logits_of(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return what a model of Transformers makes of a batch; given the labels too, it would compute a loss of its own."""
-    inputs = {name: values for name, values in batch.items() if name != "labels"}
-    return full_precision(model(**inputs).logits)
+    """Return the logits of a model of Transformers; given the labels too, it would compute a loss of its own."""
+    return full_precision(output_of(model, batch, "labels").logits)
+
+
+def causal_logits(
+    model: torch.nn.Module, batch: Mapping[str, torch.Tensor], positions: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the logits of a causal model in the model's own precision: (rows, tokens, vocabulary).
+
+    Args:
+        model: of Transformers.
+        batch: "input_ids" and "attention_mask", padded on the right.
+        positions: int64, the tokens whose logits are wanted, the same in all rows; None for all.
+    """
+    # Most models then compute no other logits. Over a large vocabulary these are the largest tensor of a batch.
+    kept = {"logits_to_keep": positions} if positions is not None and takes_positions(model) else {}
+    with padding_known(batch, on_the_right=True):
+        # A cache would keep the keys and values of all layers for a next token, which nobody asks for.
+        output = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False, **kept)
+    logits: torch.Tensor = output.logits
+    return logits if positions is None or kept else logits[:, positions]
+
+
+def takes_positions(model: Any) -> bool:
+    """Return whether a model makes logits for some positions alone when it is asked to."""
+    module = getattr(model, "module", model)  # what Accelerate wraps around a model keeps it under this name
+    # Adapters hand on whatever their base takes.
+    base = module.get_base_model() if hasattr(module, "get_base_model") else module
+    return "logits_to_keep" in inspect.signature(base.forward).parameters
 
 
 def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

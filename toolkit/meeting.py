@@ -37,6 +37,9 @@ SCHEME = "meeting"
 INTERVAL = 0.02
 # Process 0 tells the others why the meeting failed; its store goes with it.
 SECONDS_TO_HEAR = 2.0
+# By so much the groups' time-out is longer: a process may begin to hang a while after the others began to wait.
+SECONDS_FOR_THE_WATCH = 120.0
+LONGEST = 30 * 86400.0
 NOBODY = json.dumps({"word": "", "size": 0, "host": ""})
 REMEDY = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
 WHERE = "MASTER_ADDR and MASTER_PORT; --main_process_ip and --main_process_port, or --rdzv-endpoint"
@@ -379,8 +382,18 @@ def said(error: BaseException) -> str:
     return re.sub(r"\[/[^]]*\] ", "", next(iter(str(error).splitlines()), ""))
 
 
-def meeting_place(meeting: Meeting | None, on_cpu: bool) -> list[Any]:
-    """Return what tells Accelerate to make its process group from this meeting, with the time-out it would have taken itself."""
+def group_patience(progress: float, on_cpu: bool) -> timedelta:
+    """Return the time-out of the process groups: longer than that of the watch, which says who hangs, and where.
+
+    With its own ten minutes NCCL would abort the process before, whatever timeout.progress is, and nothing in the run
+    folder would say why.
+    """
+    own = default_pg_timeout if on_cpu else default_pg_nccl_timeout or default_pg_timeout
+    return timedelta(seconds=min(max(own.total_seconds(), progress), LONGEST) + SECONDS_FOR_THE_WATCH)
+
+
+def meeting_place(meeting: Meeting | None, patience: timedelta) -> list[Any]:
+    """Return what tells Accelerate to make its process group from this meeting, with this time-out."""
     if meeting is None:
         return []
 
@@ -390,5 +403,4 @@ def meeting_place(meeting: Meeting | None, on_cpu: bool) -> list[Any]:
         yield PrefixStore("groups", meeting.store), meeting.place.rank, meeting.place.size
 
     register_rendezvous_handler(SCHEME, rendezvous)  # type: ignore[no-untyped-call]
-    patience = default_pg_timeout if on_cpu else default_pg_nccl_timeout or default_pg_timeout
     return [InitProcessGroupKwargs(init_method=f"{SCHEME}://", timeout=patience)]

@@ -47,7 +47,7 @@ def shard_from_main(model: torch.nn.Module, shard: Callable[[torch.nn.Module], N
     tied = list(places_of_tied(model))
     shard(model)
     if not runtime.is_main:
-        model.to_empty(device=runtime.device)
+        make_room(model, runtime)
         # What was one parameter became several.
         for first, *others in tied:
             for module, name in others:
@@ -69,6 +69,18 @@ def shard_from_main(model: torch.nn.Module, shard: Callable[[torch.nn.Module], N
                     local_of(parameter).copy_(received)
     for buffer in model.buffers():
         runtime.share(buffer)
+
+
+def make_room(model: torch.nn.Module, runtime: Runtime) -> None:
+    """Allocate the tensors of a model that was built without values, each where FSDP2 wants it.
+
+    Buffers lie on the device; shards too, or on the host where they are offloaded.
+    """
+    model.to_empty(device="cpu" if runtime.strategy.offloaded else runtime.device)
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = torch.empty_like(buffer, device=runtime.device)
 
 
 def places_of_tied(model: torch.nn.Module) -> Iterator[list[Place]]:

@@ -6,6 +6,7 @@ from socket import gethostname
 from typing import Generic, TypeVar
 
 from toolkit.errors import SharedUserError, UserError
+from toolkit.memory import OutOfMemoryError, lack_of, lacks_memory
 
 Result = TypeVar("Result")
 
@@ -17,6 +18,7 @@ class Failure:
     problems: tuple[str, ...]
     is_user_error: bool
     host: str = field(default_factory=gethostname, compare=False)
+    lacks_memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Outcome(Generic[Result]):
     error: Exception | None = None
 
     @property
+    def is_defect(self) -> bool:
+        """Whether there is an error that the user can't fix."""
+        return self.failure is not None and not self.failure.is_user_error
+
+    @property
     def failure(self) -> Failure | None:
         """The error in a form that can be sent."""
         match self.error:
@@ -34,6 +41,8 @@ class Outcome(Generic[Result]):
                 return None
             case UserError(problems=problems):
                 return Failure(problems, is_user_error=True)
+            case error if lacks_memory(error):
+                return Failure((lack_of(error),), is_user_error=True, lacks_memory=True)
             case error:
                 return Failure((f"{type(error).__name__}: {error}",), is_user_error=False)
 
@@ -47,7 +56,13 @@ def attempt(work: Callable[[], Result]) -> Outcome[Result]:
 
 
 def raise_shared(failures: list[Failure | None]) -> None:
-    """Raise what any of the processes failed with; say which process where they do not all say the same."""
+    """Raise what any of the processes failed with; say which process where they do not all say the same.
+
+    Raises:
+        RuntimeError: one has a defect.
+        OutOfMemoryError: one had too little memory.
+        SharedUserError: the user can fix it.
+    """
     failed = {rank: failure for rank, failure in enumerate(failures) if failure is not None}
     if not failed:
         return
@@ -63,6 +78,8 @@ def raise_shared(failures: list[Failure | None]) -> None:
         )
     if defects:
         raise RuntimeError("; ".join(problems))
+    if any(failure.lacks_memory for failure in told.values()):
+        raise OutOfMemoryError("; ".join(problems))
     raise SharedUserError(*problems)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 
+from toolkit.activity import PREPARING
 from toolkit.agreement import compare_data, compare_models, digests_of_data
 from toolkit.config import Config
 from toolkit.cut import accumulation
@@ -21,10 +22,11 @@ from toolkit.order import ShuffledOrder
 from toolkit.randomness import seed_for
 from toolkit.rehearsal import results_for_export, try_export
 from toolkit.restoring import digest_of_frozen, weights_of
-from toolkit.run_folder import RunFolder, in_bytes
+from toolkit.run_folder import RunFolder
 from toolkit.runtime import Runtime
 from toolkit.schedules import total_steps, warmup_steps
 from toolkit.sharding import check_units, checkpoint_activations, shard, units
+from toolkit.snapshot import in_bytes
 from toolkit.spreading import whole_weights
 from toolkit.task import JointLoss, Task
 from toolkit.tensor_parallel import split_layers
@@ -78,12 +80,13 @@ def prepare(
         # Of a joint loss every further micro-batch costs another forward pass.
         call_cost=CALL_COST_ON_CPU if runtime.device.type == "cpu" and not isinstance(task.loss, JointLoss) else None,
     )
-    loader = build_loader(sampler, task, config.seed, order.steps_per_epoch)
+    loader = build_loader(sampler, task, config.seed, order.steps_per_epoch, pinned=runtime.has_own_memory)
     model, optimizer, loader = prepare_together(model, config, loader, runtime)
     mine = next(islice(sampler, runtime.data_parallel_rank, None), None)
     if mine is not None:  # None where all steps were done before this start
         batches = MicroBatches(task.train, task, config.seed, order.steps_per_epoch)
         batch = runtime.together(lambda: batches.__getitems__(mine))
+        runtime.doing("trying the first micro-batch", first_step + 1, patient=True, batch=batch)
         runtime.together(lambda: check_first_batch(task, runtime, model, batch), talking=True)
         if (
             folder is not None
@@ -91,6 +94,7 @@ def prepare(
             and (warning := check_loss_rule(task, runtime, model, batches, mine))
         ):
             warnings.append(warning)
+        runtime.doing(PREPARING, patient=True)
     digests = runtime.on_main(lambda: digests)
     return Training(
         task,
@@ -253,6 +257,7 @@ def plan(training: Training) -> dict[str, str]:
     facts["steps"] = (
         f"{training.total_steps:,} ({training.total_steps / training.steps_per_epoch:.3g} epochs of {training.steps_per_epoch:,}), "
         f"evaluation every {config.evaluate.every or training.steps_per_epoch:,}"
+        + (f", {config.batch.evaluated:,} samples at once in each process" if task.evaluate is not None else "")
     )
     if training.first_step:
         facts["steps"] += f"; {training.first_step:,} are done, {training.total_steps - training.first_step:,} are left"
@@ -264,7 +269,9 @@ def plan(training: Training) -> dict[str, str]:
     dtypes = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters}))
     facts["parameters"] = f"{sum(p.numel() for p in parameters):,} ({trainable:,} trainable), {dtypes}"
     facts["device"] = f"{runtime.device.type}, mixed precision {runtime.precision}" + (
-        f", {runtime.threads} thread(s) per process" if runtime.device.type == "cpu" else ""
+        f", {runtime.threads} thread(s) per process"
+        if runtime.device.type == "cpu" or runtime.strategy.offloaded or config.threads is not None
+        else ""
     )
     if runtime.size > 1 or runtime.strategy.spreads:
         facts["strategy"] = runtime.strategy.description

@@ -20,8 +20,10 @@ import torch
 from toolkit.config import Config
 from toolkit.errors import UserError
 from toolkit.evaluation import Evaluation, evaluate
-from toolkit.run_folder import RunFolder, in_bytes, told_if_refused
+from toolkit.memory import lacks_memory
+from toolkit.run_folder import RunFolder, told_if_refused
 from toolkit.runtime import Runtime
+from toolkit.snapshot import in_bytes
 from toolkit.task import Task
 
 SAMPLES = 4
@@ -46,6 +48,8 @@ def told_if_it_fails(what: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
+        if lacks_memory(error):
+            raise  # there is a message of its own for that
         raise UserError(
             f"the end of the run was tried before its first step, and {what} failed: {in_words(error)}. Mend this first ({SKIP})"
         ) from error

@@ -227,14 +227,6 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
-def in_bytes(size: int) -> str:
-    """Return a size in kB, MB or GB."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
-        if size >= scale:
-            return f"{size / scale:,.1f} {unit}"
-    return f"{size / 1e3:,.1f} kB"
-
-
 def now() -> str:
     """Return the time, in UTC, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -21,7 +21,7 @@ from toolkit.agreement import compare_starts
 from toolkit.config import Config
 from toolkit.errors import SharedUserError, UserError
 from toolkit.launch import Launch, is_true, read_launch, several_machines, unsupported
-from toolkit.meeting import SAME, meet, meeting_place
+from toolkit.meeting import SAME, group_patience, meet, meeting_place
 from toolkit.outcome import Failure, Outcome, attempt, raise_shared
 from toolkit.stopping import StopRequests
 from toolkit.strategy import Strategy, read_strategy, shown_to_accelerate
@@ -61,6 +61,11 @@ class Runtime:
     def device(self) -> torch.device:
         """The device of this process."""
         return torch.device(self.accelerator.device)
+
+    @property
+    def has_own_memory(self) -> bool:
+        """Whether the device has memory of its own, so that copies between it and pinned memory make nobody wait."""
+        return self.device.type != "cpu"
 
     @property
     def is_main(self) -> bool:
@@ -120,11 +125,15 @@ class Runtime:
         moved: Batch = send_to_device(batch, self.device, non_blocking=True)
         return moved
 
+    def put(self, values: torch.Tensor) -> torch.Tensor:
+        """Return a tensor of the host on the device of this process, without waiting for the copy."""
+        return (values.pin_memory() if self.has_own_memory else values).to(self.device, non_blocking=True)
+
     def seed(self, number: int) -> None:
         """Seed what dropout draws from. (`torch.manual_seed` would visit every backend: 60 times the cost.)"""
         torch.default_generator.manual_seed(number)
-        if self.device.type == "cuda":
-            torch.cuda.manual_seed(number)
+        if self.has_own_memory:
+            torch.get_device_module(self.device).manual_seed(number)
 
     def agree(self, mine: Tally) -> Tally:
         """Return the sum of the tallies of all processes: the one small all-reduce of a step, on the host."""
@@ -185,8 +194,8 @@ class Runtime:
         if self.control is not None:
             failures *= self.size
             torch.distributed.all_gather_object(failures, outcome.failure, group=self.control)
-        if outcome.error is not None and not isinstance(outcome.error, UserError):
-            raise outcome.error
+        if outcome.is_defect:
+            raise cast(Exception, outcome.error)
         raise_shared(failures)
         return cast(Result, outcome.result)
 
@@ -220,21 +229,25 @@ class Runtime:
         shared = [(outcome.result, outcome.failure)]
         if self.control is not None:
             torch.distributed.broadcast_object_list(shared, src=0, group=self.control)
-        if outcome.error is not None and not isinstance(outcome.error, UserError):
-            raise outcome.error
+        if outcome.is_defect:
+            raise cast(Exception, outcome.error)
         if isinstance(outcome.error, UserError):
             raise SharedUserError(*outcome.error.problems)
         result, failure = shared[0]
         raise_shared([failure])
         return cast(Result, result)
 
-    def read_later(self, values: torch.Tensor) -> Callable[[], list[float]]:
-        """Start copying numbers to the host and return what reads them; only that waits, and only for this copy."""
-        if values.device.type != "cuda":
-            return values.tolist
-        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-        host.copy_(values, non_blocking=True)
-        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    def read_later(self, *numbers: torch.Tensor) -> Callable[[], list[float]]:
+        """Start copying numbers to the host and return what reads them; only that waits, and only for these copies.
+
+        Any of them may be on the host already: where gradients are offloaded, so is their norm.
+        """
+        if not self.has_own_memory:
+            return torch.stack([number.double() for number in numbers]).tolist
+        host = torch.empty(len(numbers), dtype=torch.float64, pin_memory=True)
+        for place, number in zip(host, numbers, strict=True):
+            place.copy_(number, non_blocking=True)
+        arrived = torch.get_device_module(self.device).Event()
         arrived.record()
 
         def read() -> list[float]:
@@ -279,14 +292,11 @@ def start_runtime(config: Config) -> Runtime:
     if problems:
         raise UserError(*problems)
     local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
-    threads = config.threads or max(1, usable_cores() // local_processes)
-    if on_cpu:
-        # A launcher sets OMP_NUM_THREADS=1, which is no choice of the user's and would leave cores idle.
-        os.environ["OMP_NUM_THREADS"] = str(threads)
-        torch.set_num_threads(threads)
+    threads = choose_threads(config, usable_cores() // local_processes, computes_on_host=on_cpu or strategy.offloaded)
     meeting = meet(config.timeout.meeting)
     compare_starts(meeting, config, on_cpu)
-    handlers = meeting_place(meeting, on_cpu)
+    patience = group_patience(config.timeout.progress, on_cpu)
+    handlers = meeting_place(meeting, patience)
     with shown_to_accelerate(strategy, on_cpu, precision, handlers) as spread:
         accelerator = Accelerator(
             cpu=on_cpu,
@@ -308,6 +318,10 @@ def start_runtime(config: Config) -> Runtime:
             f"the launch configuration asks for {strategy.description}, but Accelerate would train {accelerator.distributed_type.value}; "
             "start the processes with `accelerate launch` and a file of accelerate_configs/"
         )
+    if accelerator.torch_device_mesh is not None:
+        # Each dimension of a mesh has a group of its own, made with torch's time-out.
+        for group in accelerator.torch_device_mesh.get_all_groups():
+            torch.distributed.distributed_c10d._set_pg_timeout(patience, group)
     if strategy.tensor > 1:
         # Accelerate 1.15 imports a class here that Transformers 5.23 no longer has; the model's plan is applied in `prepare`.
         accelerator._prepare_tp = lambda *prepared: prepared
@@ -318,6 +332,20 @@ def start_runtime(config: Config) -> Runtime:
     watch = start_watch(accelerator.process_index, accelerator.num_processes, control, doing, config.timeout)
     watch.stopping = lambda: stop.reason is not None
     return Runtime(accelerator, launch, threads, control, doing, stop, watch, strategy)
+
+
+def choose_threads(config: Config, cores: int, computes_on_host: bool) -> int:
+    """Set the threads of torch in this process, and return their number.
+
+    A launcher sets OMP_NUM_THREADS=1, which is no choice of the user's and would leave cores idle where the model or an
+    offloaded optimizer computes on the host.
+    """
+    if config.threads is None and not computes_on_host:
+        return torch.get_num_threads()
+    threads = config.threads or max(1, cores)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    torch.set_num_threads(threads)
+    return threads
 
 
 def usable_cores() -> int:
@@ -336,6 +364,12 @@ def contradictions(launch: Launch, on_cpu: bool, world_size: int) -> list[str]:
             "the processes from the notebook with toolkit.notebook.launch, or in a terminal with `accelerate launch`"
         )
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    kind = None if on_cpu else torch.accelerator.current_accelerator()
+    if kind is not None and kind.type != "cuda":
+        problems.append(
+            f"torch finds an accelerator of the type {kind.type} here, on which this toolkit was never tried; train on "
+            "a GPU that torch calls cuda (NVIDIA, AMD), or on this CPU: set ACCELERATE_USE_CPU=true in the environment"
+        )
     if launch.use_cpu is False and on_cpu:
         file = "cpu_several_nodes.yaml on all machines" if several_machines() else "cpu.yaml"
         if is_true("ACCELERATE_USE_FSDP") or is_true("ACCELERATE_USE_PARALLELISM_CONFIG"):

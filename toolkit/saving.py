@@ -5,6 +5,7 @@ the main one seals when all have. The threads touch neither a device nor a proce
 """
 
 import shutil
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from toolkit import pipes
 from toolkit.checkpoint import (
     SealedFile,
     partial_folder,
@@ -31,7 +33,7 @@ from toolkit.errors import UserError
 from toolkit.exchange import Exchange
 from toolkit.ledger import Ledger, LedgerEnd
 from toolkit.run_folder import RunFolder
-from toolkit.snapshot import Snapshot
+from toolkit.snapshot import Snapshot, in_bytes
 from toolkit.stored import OPTIMIZER as OPTIMIZER
 from toolkit.stored import PIECES, index_as_json
 from toolkit.stored import WEIGHTS as WEIGHTS
@@ -63,6 +65,7 @@ class Writer(ABC):
         self.folder = folder
         self.pinned = pinned
         self.snapshots: dict[str, Snapshot] = {}
+        self.told_of_pageable = False
         self.thread: threading.Thread | None = None
         self.begun: int | None = None
         """The step of the checkpoint that was begun last."""
@@ -94,11 +97,23 @@ class Writer(ABC):
                 for name, tensors in content.tensors.items():
                     self.snapshots[name].take(tensors)
                 if self.pinned:
-                    torch.cuda.synchronize()
+                    torch.accelerator.synchronize()
+                    self.tell_if_not_pinned()
                 self.begin(step, content)
             except UserError as error:
                 self.failure = error
         self.stood_still += perf_counter() - started
+
+    def tell_if_not_pinned(self) -> None:
+        """Say, once, if memory for the copies could not be pinned."""
+        pageable = [snapshot.content.nbytes for snapshot in self.snapshots.values() if not snapshot.pinned]
+        if pageable and not self.told_of_pageable:
+            self.told_of_pageable = True
+            pipes.tell(
+                f"the system refused to pin {in_bytes(sum(pageable))} of host memory for the copy of a checkpoint; "
+                "ordinary memory is used, and training stands still for longer at each checkpoint",
+                sys.stderr,
+            )
 
     @abstractmethod
     def begin(self, step: int, content: Content) -> None:

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 
 from toolkit import pipes
+from toolkit.activity import PREPARING, WRITING
 from toolkit.agreement import digests_of_data
 from toolkit.checkpoint import digest_of_file, retire
 from toolkit.config import Config
@@ -24,6 +25,7 @@ from toolkit.former import bring_ledger, make_way
 from toolkit.launch import agent
 from toolkit.ledger import Ledger
 from toolkit.loop import train
+from toolkit.memory import lacks_memory
 from toolkit.overlap import overlap_of
 from toolkit.plan_warnings import warnings_of, worse_than
 from toolkit.preparation import plan, prepare, state_bytes, whole_model
@@ -98,7 +100,7 @@ class Session:
         start = runtime.on_main(lambda: choose_start(folder, config, runtime.precision, total))
         made_with = provenance(config)
         changed = runtime.on_main(lambda: self.what_changed(start, config, made_with))
-        runtime.doing("preparing the model", patient=True)
+        runtime.doing(PREPARING, patient=True)
         tries = config.rehearse and start.step == 0
         training = prepare(task, config, runtime, start.step, folder if tries else None)
         training.starts = [*start.starts, {"first_step": start.step + 1, "started": now(), **made_with}]
@@ -135,7 +137,7 @@ class Session:
         # Of a run whose model alone could not be saved there is nothing to do again but that.
         known = runtime.on_main(lambda: self.evaluated_before(training, start))
         evaluation = self.train_and_record(training, start, progress, voice, known)
-        runtime.doing("writing the model", patient=True)
+        runtime.doing(WRITING, patient=True)
         result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path)
         trained = whole_model(training) if task.export is not None else None
 
@@ -253,7 +255,7 @@ class Session:
         """
         runtime = self.runtime
         module = runtime.accelerator.unwrap_model(training.model)
-        pinned = runtime.device.type == "cuda"
+        pinned = runtime.has_own_memory
         exchange = None
         if runtime.watch.store is not None and not layout_of(weights_of(module), runtime).is_whole:
             exchange = Exchange(runtime.rank, runtime.watch.store)
@@ -309,6 +311,8 @@ class Session:
             except (UserError, OSError, SafetensorError):
                 raise
             except Exception as error:
+                if lacks_memory(error):
+                    raise
                 raise UserError(
                     f"training and evaluation are done, and to save the model failed: {in_words(error)}. The checkpoint of step "
                     f"{progress.steps:,} is sealed: mend this, then the same command saves the model, and does nothing else again"

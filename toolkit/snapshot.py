@@ -7,8 +7,11 @@ content of the file, so that the thread that writes it only has to hash and writ
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
+from weakref import finalize
 
 import torch
 
@@ -34,6 +37,8 @@ DTYPES = {
     torch.bool: "BOOL",
 }
 CHUNK = 8 * 1024 * 1024
+PORTABLE = 1
+"""What CUDA calls memory that is pinned for every device."""
 
 Layout = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 
@@ -43,6 +48,8 @@ class Snapshot:
 
     def __init__(self, pinned: bool = False) -> None:
         self.pinned = pinned
+        """Whether its memory is pinned, so that a device copies into it by itself; false once the system refused."""
+        self.unpin: finalize[[torch.Tensor], Snapshot] | None = None
         self.layout: Layout | None = None
         self.content = torch.empty(0, dtype=torch.uint8)
         self.places: dict[str, torch.Tensor] = {}
@@ -76,8 +83,13 @@ class Snapshot:
         head += b" " * (-len(head) % 8)
         begin = 8 + len(head)
         # Let go of the old memory before taking the new.
-        self.places, self.content = {}, torch.empty(0, dtype=torch.uint8)
-        self.content = torch.empty(begin + end, dtype=torch.uint8, pin_memory=self.pinned)
+        self.layout, self.places, self.content = None, {}, torch.empty(0, dtype=torch.uint8)
+        if self.unpin is not None:
+            self.unpin()
+        self.content = torch.empty(begin + end, dtype=torch.uint8)
+        if self.pinned:
+            self.pinned = pin(self.content)
+            self.unpin = finalize(self, unpin, self.content) if self.pinned else None
         self.content[:begin] = torch.frombuffer(bytearray(len(head).to_bytes(8, "little") + head), dtype=torch.uint8)
         for name, dtype, shape in widest_first:
             first, last = spans[name]
@@ -99,6 +111,26 @@ class Snapshot:
         return len(content), digest.hexdigest()
 
 
+def pin(memory: torch.Tensor) -> bool:
+    """Pin memory that is there already, and return whether the system allowed it.
+
+    (Torch's own pinned memory comes in powers of two: up to twice as much as is needed.)
+    """
+    cuda: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    refused = int(cuda.cudaHostRegister(memory.data_ptr(), memory.nbytes, PORTABLE))
+    if refused:
+        # CUDA keeps the error and hands it to the next kernel, whatever that is: this one.
+        with suppress(RuntimeError):
+            torch.zeros(1, device="cuda")
+    return not refused
+
+
+def unpin(memory: torch.Tensor) -> None:
+    """Take back what `pin` did, before the memory is freed."""
+    cuda: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    cuda.cudaHostUnregister(memory.data_ptr())
+
+
 def check_types(types: Iterable[tuple[str, torch.dtype]]) -> None:
     """Refuse types that the file format does not know, by the names of their tensors.
 
@@ -111,3 +143,11 @@ def check_types(types: Iterable[tuple[str, torch.dtype]]) -> None:
             f"a checkpoint can't hold tensors of these types: {', '.join(unknown)}; use one of "
             f"{', '.join(sorted(str(dtype).removeprefix('torch.') for dtype in DTYPES))}"
         )
+
+
+def in_bytes(size: int) -> str:
+    """Return a size in kB, MB or GB."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
+        if size >= scale:
+            return f"{size / scale:,.1f} {unit}"
+    return f"{size / 1e3:,.1f} kB"

@@ -18,8 +18,9 @@ from types import FrameType
 
 REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 # What the kernel sends when the launcher dies: none of the signals that a person or a launcher sends, so that the end of
-# the launcher half a second after a Ctrl-C is not taken for the second Ctrl-C.
-LAUNCHER_DIED = signal.SIGRTMIN
+# the launcher half a second after a Ctrl-C is not taken for the second Ctrl-C. (macOS has no such signals, and sends
+# none.)
+LAUNCHER_DIED = getattr(signal, "SIGRTMIN", signal.SIGUSR2)
 PR_SET_PDEATHSIG = 1
 SECONDS_TO_A_SECOND_THOUGHT = 1.0
 

@@ -31,6 +31,8 @@ class Strategy:
     """Processes that each layer is split over (tensor parallel)."""
     checkpoint_activations: bool = False
     """Whether the launch file asks for activations to be computed again in the backward pass."""
+    offloaded: bool = False
+    """Whether the parts of a sharded model lie in the memory of the host, where the optimizer steps."""
     built_by_main: bool = False
     """Whether the main process alone builds a model that is to be sharded, and sends the others their shards."""
 
@@ -60,7 +62,8 @@ class Strategy:
         words = []
         if self.sharded:
             over = f"sharded over {self.shard} process(es)"
-            words.append(f"FSDP2: {over}" + (f" in {self.replicate} copies" if self.replicate > 1 else ""))
+            copies = f" in {self.replicate} copies" if self.replicate > 1 else ""
+            words.append(f"FSDP2: {over}{copies}" + (", offloaded to the host" if self.offloaded else ""))
         elif self.replicate > 1:
             words.append(f"distributed data parallel: {self.replicate} copies")
         if self.tensor > 1:
@@ -136,6 +139,7 @@ def read_strategy(world_size: int, precision: str) -> tuple[Strategy, list[str]]
         shard,
         tensor,
         sharded and is_true("FSDP_ACTIVATION_CHECKPOINTING"),
+        sharded and is_true("FSDP_OFFLOAD_PARAMS"),
         sharded and is_true("FSDP_CPU_RAM_EFFICIENT_LOADING"),
     )
     return strategy, problems

@@ -129,6 +129,8 @@ def pad_texts(tokenizer: Any, kind: str) -> Callable[[list[dict[str, Any]]], "di
     """
     import torch
 
+    from toolkit.attention_masks import note_padding
+
     fillers = {
         "input_ids": padding_token(tokenizer, "texts"),
         "token_type_ids": getattr(tokenizer, "pad_token_type_id", 0),
@@ -152,7 +154,7 @@ def pad_texts(tokenizer: Any, kind: str) -> Callable[[list[dict[str, Any]]], "di
         mask = np.zeros(shape, dtype=np.int64)
         for row, place in zip(mask, places, strict=True):
             row[place] = 1
-        batch["attention_mask"] = torch.from_numpy(mask)
+        batch |= {"attention_mask": torch.from_numpy(mask), **note_padding(counts)}
         batch["labels"] = torch.tensor([sample["label"] for sample in samples], dtype=label_type)
         return batch
 

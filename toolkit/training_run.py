@@ -1,6 +1,7 @@
 """A run, together with all other processes of it: claim the folder, carry the run on, or evaluate what it saved."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,9 +10,11 @@ from toolkit.console import Voice
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluate_only import evaluate_only
 from toolkit.launch import launched
+from toolkit.memory import OutOfMemoryError, lack_of, lacks_memory, told
 from toolkit.resume import begun_anew, begun_in, changed_settings, listed
 from toolkit.run_folder import RunFolder
 from toolkit.runtime import Runtime, start_runtime
+from toolkit.saving import newest_name
 from toolkit.session import Result, Session, nothing_to_do, tell
 from toolkit.settings_file import read_yaml
 from toolkit.stopping import end_undisturbed
@@ -33,7 +36,8 @@ def carry_out(
     voice = Voice(runtime.is_main)
     try:
         if config.evaluate.only:
-            result = evaluate_only(config, build_task, recipe, runtime, voice)
+            with lack_of_memory_told(config, runtime):
+                result = evaluate_only(config, build_task, recipe, runtime, voice)
         else:
             result = train_in_folder(config, build_task, recipe, runtime, voice)
     except (SharedUserError, Preempted):
@@ -69,7 +73,8 @@ def train_in_folder(
     session = Session(folder, runtime, recipe)
     with runtime.stop.listening(session.end_at_once, launched=launched()):
         try:
-            result = session.carry_on(config, build_task, voice)
+            with lack_of_memory_told(config, runtime):
+                result = session.carry_on(config, build_task, voice)
             runtime.watch.settled = DONE
             return result
         except Preempted as stop:
@@ -92,6 +97,26 @@ def report_finished(finished: Result, recipe: str, voice: Voice) -> None:
         "from scratch)"
     )
     tell(finished, voice)
+
+
+@contextmanager
+def lack_of_memory_told(config: Config, runtime: Runtime) -> Iterator[None]:
+    """Say which setting to lower if memory runs out in this block.
+
+    Raises:
+        SharedUserError: it did, and every process raises this at the same place.
+        UserError: it did, in this process.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not lacks_memory(error):
+            raise
+        shared = isinstance(error, OutOfMemoryError)
+        newest = None if config.evaluate.only else newest_name(Path(str(config.output)))
+        lack = str(error) if shared else lack_of(error)
+        text = told(lack, runtime.doing.doing, config, runtime.strategy.spreads, newest)
+        raise (SharedUserError if shared else UserError)(text) from None
 
 
 def claim(folder: RunFolder, config: Config, precision: str) -> Result | None:

@@ -221,14 +221,15 @@ class Watch:
         speaker.join(SECONDS_FOR_LAST_WORDS)
         return found[0] if found else int(verdict["code"])
 
-    def tell(self, verdict: Verdict) -> None:
-        """Leave word for all processes that the run ends."""
+    def tell(self, verdict: Verdict) -> bool:
+        """Leave word for all processes that the run ends; return whether another one has left its word before."""
         if self.store is None:
-            return
+            return False
+        word = json.dumps(verdict)
         try:
-            self.store.compare_set("verdict", "", json.dumps(verdict))
+            return bytes(self.store.compare_set("verdict", "", word)).decode() != word
         except (RuntimeError, OSError):
-            return
+            return False
 
     def explain(self, error: BaseException) -> None:
         """End the run with a word on who died, if this error came because another process did; else return."""
@@ -239,11 +240,16 @@ class Watch:
         sleep(SECONDS_TO_EXPLAIN)
 
     def give_up(self, text: str, code: int) -> None:
-        """Tell the others that this process ends by an error of its own, of which it tells the user itself."""
+        """Tell the others that this process ends by an error of its own, of which it tells the user itself.
+
+        Where another one was first, as when memory runs out in all of them at once, that one speaks for all.
+        """
         if self.store is None:
             return
         self.leaving = True
-        self.tell({"text": f"process {self.rank} of {self.size} failed: {text}", "code": code, "told": True})
+        if self.tell({"text": f"process {self.rank} of {self.size} failed: {text}", "code": code, "told": True}):
+            # The thread that hears of it ends this process meanwhile.
+            sleep(SECONDS_TO_EXPLAIN)
         sleep(2 * self.interval if self.rank == 0 else 0)
 
     def leave(self) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from toolkit.answering.windows import QuestionWindows
+from toolkit.attention_masks import note_padding
 from toolkit.labels import Array
 from toolkit.task import Finished
 from toolkit.tokenized_texts import padding_token
@@ -41,7 +42,7 @@ def pad_windows(tokenizer: Any) -> Callable[[list[dict[str, Any]]], dict[str, to
             context[row, start + begin : start + end] = True
         labels = np.array([sample["labels"] for sample in samples], dtype=np.int64) + first[:, None]
         arrays |= {"attention_mask": mask, "context": context, "first": first, "labels": labels}
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return {**{name: torch.from_numpy(array) for name, array in arrays.items()}, **note_padding(counts)}
 
     return collate
 

@@ -8,7 +8,7 @@ question can be compared: where the answer is elsewhere, the first token takes t
 import torch
 import torch.nn.functional as F
 
-from toolkit.losses import full_precision
+from toolkit.losses import full_precision, output_of
 from toolkit.task import Batch
 
 OWN = ("context", "first", "labels")
@@ -18,7 +18,7 @@ OWN = ("context", "first", "labels")
 
 def log_probabilities(model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the logarithms of the probabilities that the answer starts, and ends, at each token: (windows, tokens)."""
-    output = model(**{name: values for name, values in batch.items() if name not in OWN})
+    output = output_of(model, batch, *OWN)
     candidates = batch["context"].scatter(1, batch["first"].unsqueeze(1), True)
     start, end = (
         full_precision(logits).masked_fill(~candidates, float("-inf")).log_softmax(-1)

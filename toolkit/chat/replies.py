@@ -40,9 +40,14 @@ class GenerateConfig:
 
 
 def pad_conversations(samples: list[dict[str, Any]]) -> Batch:
-    """Return int64 tensors of shape (samples, longest of them), padded on the right, and which samples are asked for a reply.
+    """Return int64 tensors, padded on the right: "input_ids", "labels" and "attention_mask", (samples, longest).
 
     What stands in the padding is of no effect: no token attends to what comes after it, and it carries no loss.
+    So that the loss needs no boolean mask, for which a host would wait, the batch also has
+        "positions": the places whose next token carries loss in any sample;
+        "carrying": which of (samples x positions), flattened, carry loss;
+        "targets": the next token of each of these;
+        "prompts": how many tokens of each sample precede the reply that is asked for, 0 where none is.
     """
     shape = (len(samples), max(len(sample["input_ids"]) for sample in samples))
     ids, labels = np.zeros(shape, dtype=np.int64), np.full(shape, NOT_COUNTED, dtype=np.int64)
@@ -50,9 +55,13 @@ def pad_conversations(samples: list[dict[str, Any]]) -> Batch:
     for row, sample in enumerate(samples):
         length = len(sample["input_ids"])
         ids[row, :length], labels[row, :length], mask[row, :length] = sample["input_ids"], sample["labels"], 1
-    asked = torch.tensor([bool(sample.get("asked")) for sample in samples])
-    tensors = {"input_ids": ids, "labels": labels, "attention_mask": mask}
-    return {**{name: torch.from_numpy(array) for name, array in tensors.items()}, "asked": asked}
+    carries = labels[:, 1:] != NOT_COUNTED
+    positions = np.flatnonzero(carries.any(axis=0))
+    carrying = np.flatnonzero(carries[:, positions])
+    prompts = [reply_span(row)[0] if sample.get("asked") else 0 for row, sample in zip(labels, samples, strict=True)]
+    arrays = {"input_ids": ids, "labels": labels, "attention_mask": mask, "positions": positions, "carrying": carrying}
+    arrays |= {"targets": labels[:, 1:][:, positions].flatten()[carrying], "prompts": np.array(prompts, dtype=np.int64)}
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def reply_span(labels: Array) -> tuple[int, int]:
@@ -135,10 +144,11 @@ class Replies:
     @torch.no_grad()
     def predict(self, model: torch.nn.Module, batch: Batch) -> list[str]:
         """Return the likeliest reply to each sample that is asked for one, and an empty text for the others."""
-        labels, replies = batch["labels"].cpu().numpy(), [""] * len(batch["asked"])
+        replies = [""] * len(batch["prompts"])
         groups: dict[int, dict[int, int]] = {}
-        for row in batch["asked"].nonzero().flatten().tolist():
-            prompt = reply_span(labels[row])[0]
+        for row, prompt in enumerate(batch["prompts"].tolist()):
+            if not prompt:
+                continue
             # How long a reply may be follows from its own prompt, whatever else is in the batch.
             room = self.config.tokens if self.limit is None else min(self.config.tokens, self.limit - prompt)
             groups.setdefault(room, {})[row] = prompt

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from toolkit.embedded_models import encoder
 from toolkit.errors import UserError
 from toolkit.export import pretrained_folder
-from toolkit.losses import full_precision
+from toolkit.losses import full_precision, output_of
 from toolkit.model_config import ModelConfig
 from toolkit.models import TEXT_ENCODER, load_model, model_settings
 
@@ -54,8 +54,7 @@ def embedding_model(config: EmbeddingModelConfig, vocabulary: int, only: bool = 
 
 def embed(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], pooling: Pooling) -> torch.Tensor:
     """Return vectors of length 1, shape (samples, sides, dimension), of a batch that `pad_sides` made."""
-    inputs = {name: values for name, values in batch.items() if name not in ("identities", "scores")}
-    states = full_precision(model(**inputs).last_hidden_state)
+    states = full_precision(output_of(model, batch, "identities", "scores").last_hidden_state)
     vectors = F.normalize(pooled(states, batch["attention_mask"], pooling), dim=-1)
     return vectors.view(len(batch["identities"]), -1, vectors.shape[-1])
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from toolkit.attention_masks import note_padding
 from toolkit.cache import digest_of
 from toolkit.errors import UserError
 from toolkit.language.stream import Stream
@@ -124,11 +125,10 @@ def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     return framed[:place], framed[place + len(plain) :]
 
 
-def pad_blocks(tokenizer: Any, objective: str) -> Callable[[list[dict[str, Ids]]], dict[str, torch.Tensor]]:
+def pad_blocks(tokenizer: Any) -> Callable[[list[dict[str, Ids]]], dict[str, torch.Tensor]]:
     """Return a collate function: blocks to int64 tensors of shape (blocks, longest of them), padded on the right.
 
-    "labels" are -100 where there is nothing to predict. For the masked objective there is an "attention_mask"; a causal model
-    needs none: what stands to the right of a token has no influence on it.
+    "labels" are -100 where there is nothing to predict; "attention_mask" is 0 on the padding.
     """
     filler = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
 
@@ -141,7 +141,8 @@ def pad_blocks(tokenizer: Any, objective: str) -> Callable[[list[dict[str, Ids]]
             inputs[row, :length] = sample["input_ids"]
             labels[row, :length] = sample["labels"]
             mask[row, :length] = 1
-        batch = {"input_ids": torch.from_numpy(inputs), "labels": torch.from_numpy(labels)}
-        return batch if objective == "causal" else {**batch, "attention_mask": torch.from_numpy(mask)}
+        arrays = {"input_ids": inputs, "labels": labels, "attention_mask": mask}
+        lengths = [len(sample["input_ids"]) for sample in samples]
+        return {**{name: torch.from_numpy(array) for name, array in arrays.items()}, **note_padding(lengths)}
 
     return collate

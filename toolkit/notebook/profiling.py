@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from toolkit.activity import Activity
+from toolkit.activity import BACKWARD_PASS, FORWARD_PASS, OPTIMIZER_STEP, Activity
 from toolkit.notebook.batches import micro_batches_of
 from toolkit.notebook.keeping import as_it_was
 from toolkit.notebook.learning import values_of
 from toolkit.training import Training
 
 FETCHING = "fetching and collating"
-PHASES = (FETCHING, "in the forward pass", "in the backward pass", "in the optimizer step")
+PHASES = (FETCHING, FORWARD_PASS, BACKWARD_PASS, OPTIMIZER_STEP)
 
 
 class Marking(Activity):
@@ -24,8 +24,8 @@ class Marking(Activity):
         super().__init__()
         self.range: Any = None
 
-    def __call__(self, what: str, step: int | None = None, patient: bool = False) -> None:
-        super().__call__(what, step, patient)
+    def __call__(self, what: str, step: int | None = None, patient: bool = False, batch: Any = None) -> None:
+        super().__call__(what, step, patient, batch)
         self.end()
         self.range = record_function(what)
         self.range.__enter__()

@@ -7,6 +7,7 @@ from html import escape
 import torch
 import torch.nn.functional as F
 
+from toolkit.attention_masks import UNPADDED
 from toolkit.errors import UserError
 from toolkit.joint import loss_of_batch
 from toolkit.losses import NOT_COUNTED, logits_of
@@ -16,6 +17,8 @@ from toolkit.training import Training
 
 # A sum of thousands of float32 terms, taken in another order.
 NEAR = 1e-4
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", UNPADDED)
+"""What of a batch a model takes; the rest is for the loss."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +82,15 @@ def loss_per_token(training: Training, samples: int = 3, step: int = 0) -> Token
                 f"{by_name(batch)}"
             )
         total = float(loss_of_batch(training.task, training.model, batch))
-        losses, shifted = agreeing(logits_of(training.model, batch), batch["labels"], total)
+        taken = {name: values for name, values in batch.items() if name in INPUTS}
+        losses, shifted = agreeing(logits_of(training.model, taken), batch["labels"], total)
     inputs, labels = micro.batch["input_ids"], micro.batch["labels"]
-    mask = micro.batch.get("attention_mask", torch.ones_like(inputs))
+    mask = micro.batch.get("attention_mask", torch.zeros_like(inputs))
     texts = []
     for row in range(len(inputs)):
         ids, costs = tokens_and_losses(inputs[row], labels[row], losses[row].cpu(), shifted)
-        # A causal batch may come without a mask: what follows the last token that counts is padding.
-        real = int(mask[row].nonzero().max()) + 1 if "attention_mask" in micro.batch else last_counted(costs) + 1
+        # What follows both is padding; of a block the last token that counts comes after the last one that is read.
+        real = max([last_counted(costs), *mask[row].nonzero().flatten().tolist()]) + 1
         texts.append([TokenLoss(*pair) for pair in zip(pieces(decode, ids[:real]), costs[:real], strict=True)])
     return TokenLosses(texts, total, micro.units)
 

@@ -1,7 +1,6 @@
 """A causal model beside the one that it was before training: what both give to a completion, in one forward pass."""
 
 import copy
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from toolkit.adapters import has_adapters
-from toolkit.losses import NOT_COUNTED, full_precision
+from toolkit.losses import NOT_COUNTED, causal_logits, full_precision
 
 
 class LogProbabilities(NamedTuple):
@@ -86,17 +85,7 @@ def completion_log_probabilities(
     model: Any, inputs: dict[str, torch.Tensor], positions: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
     """Return the log-probability of each row's labelled tokens, summed; float64 (rows,)."""
-    if keeps_logits(model):
-        logits = model(**inputs, use_cache=False, logits_to_keep=positions).logits
-    else:
-        logits = model(**inputs, use_cache=False).logits[:, positions]
-    flat = full_precision(logits).flatten(0, 1)
+    flat = full_precision(causal_logits(model, inputs, positions)).flatten(0, 1)
     each = F.cross_entropy(flat, labels.flatten(), ignore_index=NOT_COUNTED, reduction="none")
     # The sum of a long completion has thousands where the difference of two models has hundredths.
     return -each.view(labels.shape).sum(1, dtype=torch.float64)
-
-
-def keeps_logits(model: Any) -> bool:
-    """Return whether a model makes logits for some positions alone when it is asked to."""
-    base = model.get_base_model() if has_adapters(model) else model
-    return "logits_to_keep" in inspect.signature(base.forward).parameters

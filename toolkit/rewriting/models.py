@@ -5,6 +5,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from toolkit.attention_masks import padding_known
 from toolkit.embedded_models import seq2seq
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED, counted, summed_cross_entropy
@@ -62,12 +63,13 @@ def seq2seq_model(
 def target_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """Return the cross-entropy summed over the target tokens, in float32 or better."""
     labels = batch["labels"]
-    logits = model(
-        input_ids=batch["input_ids"],
-        attention_mask=batch["attention_mask"],
-        decoder_input_ids=decoder_inputs(model, labels),
-        use_cache=False,
-    ).logits
+    with padding_known(batch):
+        logits = model(
+            input_ids=batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            decoder_input_ids=decoder_inputs(model, labels),
+            use_cache=False,
+        ).logits
     return summed_cross_entropy(logits, labels)
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from toolkit.attention_masks import note_padding
 from toolkit.cache import digest_of
 from toolkit.errors import UserError
 from toolkit.labels import Array
@@ -120,6 +121,7 @@ def pad_pairs(tokenizer: Any) -> Callable[[list[dict[str, Any]]], "dict[str, tor
             "input_ids": padded(sources, padding),
             "attention_mask": padded([[1] * len(source) for source in sources], 0),
             "labels": padded([sample["target"] for sample in samples], NOT_COUNTED),
+            **note_padding([len(source) for source in sources]),
         }
 
     return collate

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from toolkit.attention_masks import note_padding
 from toolkit.cache import digest_of, once_per_machine
 from toolkit.errors import UserError
 from toolkit.labels import Array
@@ -252,4 +253,8 @@ def pad_words(tokenizer: Any) -> Callable[[list[dict[str, Any]]], Any]:
 
     padding_token(tokenizer, "sentences")
     pad = DataCollatorForTokenClassification(tokenizer, label_pad_token_id=NOT_COUNTED)
-    return lambda samples: dict(pad(samples))
+
+    def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
+        return {**pad(samples), **note_padding([len(sample["input_ids"]) for sample in samples])}
+
+    return collate
