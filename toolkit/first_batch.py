@@ -1,6 +1,8 @@
 """What is tried on the first micro-batch, before any step, because it would hang or fail obscurely later."""
 
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from typing import Any
 
 import torch
 
@@ -9,15 +11,16 @@ from toolkit.joint import loss_of_batch
 from toolkit.loading import LoadedMicroBatch
 from toolkit.runtime import Runtime
 from toolkit.task import Task
+from toolkit.weights import parameter_names
 
 NAMED = 8
 
 
-def check_first_batch(task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch) -> None:
-    """Run one micro-batch forward and backward without changing anything, and look at the loss and the gradients.
+def without_gradient(task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch) -> list[str]:
+    """Run one micro-batch forward and backward without changing anything, and name the parameters that got no gradient.
 
     Raises:
-        UserError: the loss is not a differentiable scalar, or a trainable parameter gets no gradient from it.
+        UserError: the loss is not a differentiable scalar.
     """
     # A batch norm in training mode would take this batch into its statistics.
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
@@ -30,21 +33,94 @@ def check_first_batch(task: Task, runtime: Runtime, model: torch.nn.Module, micr
                 "the sum (never the mean) over the units of the batch"
             )
         runtime.accelerator.backward(total)
-    without = [
-        name
-        for name, p in runtime.accelerator.unwrap_model(model).named_parameters()
-        if p.requires_grad and p.grad is None
-    ]
+    names = parameter_names(runtime.accelerator.unwrap_model(model))
+    without = [name for parameter, name in names.items() if parameter.requires_grad and parameter.grad is None]
     model.zero_grad(set_to_none=True)
     with torch.no_grad():
         for buffer, before in buffers:
             buffer.copy_(before)
-    if without:
-        named = ", ".join(without[:NAMED]) + (f" and {len(without) - NAMED} more" if len(without) > NAMED else "")
-        raise UserError(
-            f"{len(without)} trainable parameter(s) get no gradient from the loss: {named}. With several processes training "
-            "would hang or fail; freeze them (requires_grad_(False)), remove them, or let the loss depend on them"
+    return without
+
+
+def unused_parameters(model: torch.nn.Module, without: Sequence[Sequence[str]]) -> list[str]:
+    """Return the parameters that the task leaves unused, which are to be frozen: no process has a gradient for them.
+
+    With several processes each would wait for their gradients in vain, and with one they would be saved as if they had been
+    trained.
+
+    Args:
+        model: unwrapped.
+        without: of each process the names of the parameters that got no gradient.
+
+    Raises:
+        UserError: some of them look forgotten rather than unused, or have a gradient in other processes.
+    """
+    everywhere = [name for name in without[0] if all(name in names for names in without)]
+    elsewhere = [name for name in dict.fromkeys(name for names in without for name in names) if name not in everywhere]
+    problems = []
+    if elsewhere:
+        problems.append(
+            f"{len(elsewhere)} trainable parameter(s) get a gradient in some processes and none in others: {named(elsewhere)}. "
+            "Training would hang or fail; let the loss depend on them whatever a batch holds, or freeze them "
+            "(requires_grad_(False))"
         )
+    if forgotten := forgotten_parameters(model, everywhere):
+        problems.append(
+            f"{len(forgotten)} trainable parameter(s) get no gradient from the loss: {named(forgotten)}. With several processes "
+            "training would hang or fail; freeze them (requires_grad_(False)), remove them, or let the loss depend on them"
+        )
+    if problems:
+        raise UserError(*problems)
+    return everywhere
+
+
+def forgotten_parameters(model: torch.nn.Module, without: Iterable[str]) -> list[str]:
+    """Return of the parameters without a gradient those that somebody must have meant to train.
+
+    The code of a model of Transformers is not the user's, and a task may well leave a part of it unused: a pooler, the token
+    that stands for a mask, a table of positions that is computed and never learnt (`from_pretrained` makes it trainable
+    again). Nobody leaves these unused on purpose: a part of a network that is not Transformers' own; the head of a model; a
+    whole layer of a stack, as where the loss looks at an earlier one; anything, if it is more than half of a model.
+    """
+    names, without = parameter_names(model), set(without)
+    lacking = {parameter for parameter, name in names.items() if name in without}
+    forgotten = set(lacking)
+    for part in models_of_transformers(model):
+        trained = {parameter for parameter in part.parameters() if parameter.requires_grad}
+        if 2 * elements(trained & lacking) <= elements(trained):
+            stacks = (module for module in part.modules() if isinstance(module, torch.nn.ModuleList))
+            layers = [trained.intersection(layer.parameters()) for stack in stacks for layer in stack]
+            forgotten -= trained - head_of(part) - set().union(*(layer for layer in layers if layer <= lacking))
+    return [name for parameter, name in names.items() if parameter in forgotten]
+
+
+def models_of_transformers(model: torch.nn.Module) -> Iterator[Any]:
+    """Yield the models of Transformers in a network, the outermost of each; Transformers itself is not imported for that."""
+    inside: set[torch.nn.Module] = set()
+    for module in model.modules():
+        own = type(module).__module__.partition(".")[0] == "transformers" and hasattr(module, "base_model_prefix")
+        if own and module not in inside:
+            inside.update(module.modules())
+            yield module
+
+
+def head_of(model: Any) -> set[torch.nn.Parameter]:
+    """Return the parameters of a model of Transformers that come after its base model, which is the same for every task."""
+    base = getattr(model, model.base_model_prefix, model)
+    found = set(model.parameters()).difference(base.parameters())
+    with suppress(NotImplementedError, AttributeError):  # a model of images has no output embeddings
+        found.update(model.get_output_embeddings().parameters())
+    return found
+
+
+def elements(parameters: Iterable[torch.Tensor]) -> int:
+    """Return how many numbers these hold together."""
+    return sum(parameter.numel() for parameter in parameters)
+
+
+def named(names: Sequence[str]) -> str:
+    """Return some of the names in words."""
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def described(total: object) -> str:

@@ -1,6 +1,7 @@
 """From a task to something that can be trained: model, optimizer and loader, prepared by Accelerate."""
 
 import os
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -12,7 +13,7 @@ from toolkit.agreement import compare_data, compare_models, digests_of_data
 from toolkit.config import Config
 from toolkit.cut import accumulation
 from toolkit.errors import UserError
-from toolkit.first_batch import active_dropout, batch_norms, check_first_batch
+from toolkit.first_batch import active_dropout, batch_norms, named, unused_parameters, without_gradient
 from toolkit.loading import MicroBatches, MicroBatchSampler, build_loader
 from toolkit.model_from_main import build_on_main, shard_from_main
 from toolkit.optimizer import begin_averages, build_optimizer
@@ -26,6 +27,7 @@ from toolkit.spreading import whole_weights
 from toolkit.task import JointLoss, Task
 from toolkit.tensor_parallel import split_layers
 from toolkit.training import Training
+from toolkit.weights import freeze, parameter_names
 
 # On CPU one more pass through a model costs about as much as so many elements of padding; a GPU is kept waiting by small
 # micro-batches, and is given them only where memory demands it.
@@ -35,10 +37,19 @@ AVERAGES = {"adamw": 2, "sgd": 1}
 TORCHRUN_GRACE = 30.0
 
 
-def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0) -> Training:
+def prepare(
+    task: Task, config: Config, runtime: Runtime, first_step: int = 0, unused: Sequence[str] = ()
+) -> Training:
     """Build the model and everything around it, and try one micro-batch without changing anything.
 
-    The loader begins at `first_step`; weights and optimizer are those of the beginning.
+    Weights and optimizer are those of the beginning.
+
+    Args:
+        task: what is trained.
+        config: how.
+        runtime: where.
+        first_step: the loader begins there.
+        unused: parameters that an earlier start of this run has found to be unused, and frozen.
 
     Raises:
         UserError: the configuration does not fit the data or the number of processes, or the model can't be trained.
@@ -50,11 +61,6 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0) -
     runtime.together(lambda: check_fit(task, config, runtime))
     order = ShuffledOrder(len(task.train), config.batch.size, config.seed)
     total = config.steps if config.steps is not None else max(1, round((config.epochs or 0) * order.steps_per_epoch))
-    model = runtime.together(lambda: build_model(task, config, runtime))
-    compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
-    # Before the weights are spread: here the main process holds all of them.
-    frozen = digest_of_frozen(model) if runtime.is_main else None
-    runtime.together(lambda: spread(model, runtime), talking=True)
     sampler = MicroBatchSampler(
         order,
         task.train,
@@ -67,16 +73,48 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0) -
         call_cost=CALL_COST_ON_CPU if runtime.device.type == "cpu" and not isinstance(task.loss, JointLoss) else None,
     )
     loader = build_loader(sampler, task, config.seed, order.steps_per_epoch)
-    model, optimizer, loader = prepare_together(model, config, loader, runtime)
+    model, optimizer, prepared, frozen = build_and_prepare(task, config, runtime, loader, unused)
     mine = next(islice(sampler, runtime.data_parallel_rank, None), None)
     if mine is not None:  # None where all steps were done before this start
         batches = MicroBatches(task.train, task, config.seed, order.steps_per_epoch)
         batch = runtime.together(lambda: batches.__getitems__(mine))
-        runtime.together(lambda: check_first_batch(task, runtime, model, batch), talking=True)
+        without = runtime.together(lambda: without_gradient(task, runtime, model, batch), talking=True)
+        lacking = runtime.gather_all(without)
+        found = runtime.together(lambda: unused_parameters(runtime.accelerator.unwrap_model(model), lacking))
+        if found:
+            # As if that had been known before: distributed data parallel counts the gradients that it waits for when it wraps a
+            # model, and the digest of frozen weights needs them whole. The first model goes before the second one comes.
+            unused = sorted({*unused, *found})
+            del model, optimizer, prepared
+            runtime.accelerator.free_memory()
+            model, optimizer, prepared, frozen = build_and_prepare(task, config, runtime, loader, unused)
     digests = runtime.on_main(lambda: digests)
     return Training(
-        task, config, runtime, model, optimizer, loader, order, total, first_step, data=digests, frozen=frozen
+        task,
+        config,
+        runtime,
+        model,
+        optimizer,
+        prepared,
+        order,
+        total,
+        first_step,
+        data=digests,
+        frozen=frozen,
+        unused=unused,
     )
+
+
+def build_and_prepare(
+    task: Task, config: Config, runtime: Runtime, loader: Any, unused: Sequence[str]
+) -> tuple[torch.nn.Module, AcceleratedOptimizer, Any, str | None]:
+    """Return model, optimizer and loader, prepared, and in the main process the digest of what is frozen; all call it together."""
+    model = runtime.together(lambda: build_model(task, config, runtime, unused))
+    compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
+    # Before the weights are spread: here the main process holds all of them.
+    frozen = digest_of_frozen(model) if runtime.is_main else None
+    runtime.together(lambda: spread(model, runtime), talking=True)
+    return *prepare_together(model, config, loader, runtime), frozen
 
 
 def spread(model: torch.nn.Module, runtime: Runtime) -> None:
@@ -148,7 +186,7 @@ def whole_model(training: Training) -> torch.nn.Module | None:
     trained = whole_weights(training.model, runtime)
     if not runtime.is_main:
         return None
-    model = build_model(task, training.config, runtime)
+    model = build_model(task, training.config, runtime, training.unused)
     places = model.state_dict(keep_vars=True)
     filled = {id(places[name]) for name in trained}
     lacking = [name for name, place in places.items() if id(place) not in filled]
@@ -158,10 +196,11 @@ def whole_model(training: Training) -> torch.nn.Module | None:
     return model
 
 
-def build_model(task: Task, config: Config, runtime: Runtime) -> torch.nn.Module:
-    """Return the task's module, with new weights drawn from the seed alone, in training mode."""
+def build_model(task: Task, config: Config, runtime: Runtime, unused: Sequence[str] = ()) -> torch.nn.Module:
+    """Return the task's module, with new weights drawn from the seed alone, in training mode; what is unused is frozen."""
     runtime.seed(seed_for(config.seed, "new weights"))
     model = build_on_main(lambda: task.model(runtime), runtime).train()
+    freeze(model, unused)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError("the model has no trainable parameter; leave at least one with requires_grad")
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}
@@ -233,6 +272,10 @@ def plan(training: Training) -> dict[str, str]:
     )
     dtypes = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters}))
     facts["parameters"] = f"{sum(p.numel() for p in parameters):,} ({trainable:,} trainable), {dtypes}"
+    if training.unused:
+        names = parameter_names(runtime.accelerator.unwrap_model(training.model))
+        size = sum(p.numel() for p, name in names.items() if name in training.unused)
+        facts["frozen"] = f"{len(training.unused)} tensor(s) of {size:,} parameters, unused here: {named(training.unused)}"
     facts["device"] = f"{runtime.device.type}, mixed precision {runtime.precision}" + (
         f", {runtime.threads} thread(s) per process" if runtime.device.type == "cpu" else ""
     )

@@ -86,7 +86,7 @@ class Session:
         task = runtime.together(lambda: build_task(config))
         start = runtime.on_main(lambda: choose_start(folder, config, runtime.precision))
         runtime.doing("preparing the model", patient=True)
-        training = prepare(task, config, runtime, start.step)
+        training = prepare(task, config, runtime, start.step, start.state.get("unused", ()))
         progress = self.progress = Progress(steps=start.step)
         module = runtime.accelerator.unwrap_model(training.model)
         check_folder_is_shared(folder, module, runtime)

@@ -1,5 +1,6 @@
 """One run in memory: what `prepare` made, and where the run stands."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,8 @@ class Training:
     """The digests of the training and the evaluation data."""
     frozen: str | None = None
     """The digest of the weights that are not trained, in the main process."""
+    unused: Sequence[str] = ()
+    """The parameters that are frozen because the task leaves them unused."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -98,6 +101,7 @@ def state_of(training: Training, progress: Progress) -> dict[str, Any]:
         "processes": training.runtime.size,
         "data": training.data,
         "frozen": training.frozen,
+        "unused": list(training.unused),
     }
 
 

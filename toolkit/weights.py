@@ -1,6 +1,6 @@
 """What a model holds, by the names that its own code gives it, however it was wrapped or sharded since."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 import torch
@@ -22,6 +22,14 @@ def parameter_names(model: torch.nn.Module) -> dict[torch.Tensor, str]:
     """Return the name of every parameter; one that stands twice in a model has one name."""
     rest(model)
     return {parameter: canonical(name) for name, parameter in model.named_parameters()}
+
+
+def freeze(model: torch.nn.Module, names: Iterable[str]) -> None:
+    """Have these parameters not be trained."""
+    unwanted = set(names)
+    for parameter, name in parameter_names(model).items():
+        if name in unwanted:
+            parameter.requires_grad_(False)
 
 
 def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
