@@ -78,7 +78,7 @@ def task(config: Classify) -> Task:
 
     return Task(
         model=lambda runtime: sequence_classifier(
-            config.model, texts.labels, texts.kind, len(tokens), trained_head=only
+            config.model, texts.labels, texts.kind, len(tokens), trained_head=only, padding=tokens.pad_token_id
         ),
         train=train,
         evaluate=held_out,

@@ -1,149 +1,458 @@
-"""Every architecture that the documentation names, tiny, through the recipes that take it: what becomes of each."""
+"""Architectures of Transformers, each tiny, through the recipes: what becomes of them, on one process and on two.
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+    python tests/model_table.py > docs/models.md
+
+Each model is built with new weights, saved as a user's folder, and read back by the recipe, which trains it for one step, evaluates
+it once and saves it. `tests/test_model_table.py` does the same and holds the page against it.
+"""
+
+import gc
+import importlib
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-VOCABULARY = 400
-TEXT = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "max_position_embeddings": 140,
-    "pad_token_id": 0,
-}
-PAIR = {
-    "vocab_size": VOCABULARY,
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 16,
-    "decoder_ffn_dim": 16,
-    "max_position_embeddings": 140,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 2,
-}
-VISION = {"image_size": 32, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-CAUSAL = {**TEXT, "bos_token_id": 1, "eos_token_id": 2, "num_key_value_heads": 2, "head_dim": 8}
+from changed_flags import changed
+from recipe_layouts import config_class, load_recipe, small_arguments
+
+Sizes = dict[str, Any]
+WORDS, LENGTH, SIDE = 300, 260, 32
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+TEXT = {**SMALL, "vocab_size": WORDS, "max_position_embeddings": LENGTH, "pad_token_id": 0}
+ENDS = {"bos_token_id": 1, "eos_token_id": 2}
+CAUSAL = {**TEXT, **ENDS, "num_key_value_heads": 2, "head_dim": 8}
+EXPERTS = {**CAUSAL, "num_experts_per_tok": 2}
+GPT = {"vocab_size": WORDS, "n_positions": LENGTH, "n_embd": 16, "n_layer": 2, "n_head": 2, **ENDS}
+STATES = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4, "pad_token_id": 0, **ENDS}
+BEGINS = {"pad_token_id": 0, **ENDS, "decoder_start_token_id": 2}
+LAYERS = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 2), ("ffn_dim", 16))}
+HEADS = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
+BOTH = {"vocab_size": WORDS, "d_model": 16, **LAYERS, **HEADS, "max_position_embeddings": LENGTH, **BEGINS}
+T5 = {"vocab_size": WORDS, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2, **BEGINS}
+IMAGES = {**SMALL, "image_size": SIDE, "patch_size": 8}
+STAGES = {"image_size": SIDE, "hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2}
+WINDOWS = {"image_size": SIDE, "embed_dim": 8, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4}
+FOUR = {"hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 1, 1, 1]}
 
 
 @dataclass(frozen=True)
-class Family:
+class Row:
+    """An architecture, and the recipes that it is given to."""
+
     name: str
+    """As the documentation writes it."""
     config: str
-    sizes: dict[str, Any]
+    """The class of its configuration in Transformers."""
     recipes: str
+    sizes: Sizes
 
 
-ENC = "classify tag answer language embed"
-S2S = "summarize translate"
-CAU = "chat language prefer classify"
-IMG = "classify_images"
+ENCODING = "classify tag answer language embed"
+REPLYING = "chat language prefer classify embed"
+REWRITING = "summarize translate"
+SEEING = "classify_images"
 
-FAMILIES = [
-    Family("BERT", "BertConfig", TEXT, ENC),
-    Family("RoBERTa", "RobertaConfig", TEXT, ENC),
-    Family("XLM-RoBERTa", "XLMRobertaConfig", TEXT, ENC),
-    Family("DistilBERT", "DistilBertConfig", {"vocab_size": VOCABULARY, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 16, "max_position_embeddings": 140, "pad_token_id": 0}, ENC),
-    Family("ALBERT", "AlbertConfig", {**TEXT, "embedding_size": 16}, ENC),
-    Family("ELECTRA", "ElectraConfig", {**TEXT, "embedding_size": 16}, ENC),
-    Family("DeBERTa", "DebertaConfig", {**TEXT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}, ENC),
-    Family("DeBERTa-v2", "DebertaV2Config", {**TEXT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "share_att_key": True, "position_biased_input": False}, ENC),
-    Family("MPNet", "MPNetConfig", TEXT, ENC),
-    Family("ModernBERT", "ModernBertConfig", {**TEXT, "cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2}, ENC),
-    Family("XLNet", "XLNetConfig", {"vocab_size": VOCABULARY, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 16}, ENC),
-    Family("ESM", "EsmConfig", {**TEXT, "mask_token_id": 3, "position_embedding_type": "rotary"}, ENC),
-    Family("Longformer", "LongformerConfig", {**TEXT, "attention_window": 8}, ENC),
-    Family("BigBird", "BigBirdConfig", {**TEXT, "block_size": 4}, ENC),
-    Family("FNet", "FNetConfig", TEXT, ENC),
-    Family("CamemBERT", "CamembertConfig", TEXT, ENC),
-    Family("Funnel", "FunnelConfig", {"vocab_size": VOCABULARY, "block_sizes": [1, 1], "num_decoder_layers": 1, "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 16}, ENC),
-    Family("NomicBERT", "NomicBertConfig", TEXT, ENC),
-    Family("EuroBERT", "EuroBertConfig", {**TEXT, "num_key_value_heads": 2}, ENC),
-    Family("XLM", "XLMConfig", {"vocab_size": VOCABULARY, "emb_dim": 16, "n_layers": 2, "n_heads": 2, "max_position_embeddings": 140, "n_langs": 1}, ENC),
-    Family("SqueezeBERT", "SqueezeBertConfig", {**TEXT, "embedding_size": 16, "q_groups": 1, "k_groups": 1, "v_groups": 1, "intermediate_groups": 1, "output_groups": 1}, ENC),
-    Family("MobileBERT", "MobileBertConfig", {**TEXT, "embedding_size": 16, "intra_bottleneck_size": 16, "true_hidden_size": 16}, ENC),
-    Family("I-BERT", "IBertConfig", TEXT, ENC),
-    Family("RemBERT", "RemBertConfig", {**TEXT, "input_embedding_size": 16, "output_embedding_size": 16}, ENC),
-    Family("Nystromformer", "NystromformerConfig", TEXT, ENC),
-    Family("CANINE", "CanineConfig", {**TEXT, "num_hash_buckets": 64}, ENC),
-    Family("ConvBERT", "ConvBertConfig", {**TEXT, "embedding_size": 16}, ENC),
-    Family("GPT-2", "GPT2Config", {"vocab_size": VOCABULARY, "n_positions": 140, "n_embd": 16, "n_layer": 2, "n_head": 2, "bos_token_id": 1, "eos_token_id": 2}, CAU + " tag answer embed"),
-    Family("GPT-Neo", "GPTNeoConfig", {"vocab_size": VOCABULARY, "max_position_embeddings": 140, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "attention_types": [[["global", "local"], 1]], "bos_token_id": 1, "eos_token_id": 2}, CAU),
-    Family("GPT-NeoX", "GPTNeoXConfig", CAUSAL, CAU),
-    Family("GPT-J", "GPTJConfig", {"vocab_size": VOCABULARY, "n_positions": 140, "n_embd": 16, "n_layer": 2, "n_head": 2, "rotary_dim": 4, "bos_token_id": 1, "eos_token_id": 2}, CAU),
-    Family("OPT", "OPTConfig", {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "ffn_dim": 16, "num_attention_heads": 2, "max_position_embeddings": 140, "word_embed_proj_dim": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}, CAU),
-    Family("Llama", "LlamaConfig", CAUSAL, CAU + " embed tag"),
-    Family("Mistral", "MistralConfig", CAUSAL, CAU + " embed"),
-    Family("Qwen2", "Qwen2Config", CAUSAL, CAU + " embed"),
-    Family("Qwen3", "Qwen3Config", CAUSAL, CAU + " embed"),
-    Family("Gemma", "GemmaConfig", CAUSAL, CAU),
-    Family("Gemma 2", "Gemma2Config", CAUSAL, CAU),
-    Family("Gemma 3", "Gemma3TextConfig", CAUSAL, CAU),
-    Family("Phi", "PhiConfig", CAUSAL, CAU),
-    Family("Phi-3", "Phi3Config", {**CAUSAL, "pad_token_id": 0}, CAU),
-    Family("Falcon", "FalconConfig", {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "bos_token_id": 1, "eos_token_id": 2}, CAU),
-    Family("BLOOM", "BloomConfig", {"vocab_size": VOCABULARY, "hidden_size": 16, "n_layer": 2, "n_head": 2, "bos_token_id": 1, "eos_token_id": 2}, CAU),
-    Family("MPT", "MptConfig", {"vocab_size": VOCABULARY, "d_model": 16, "n_heads": 2, "n_layers": 2, "max_seq_len": 140, "expansion_ratio": 1}, CAU),
-    Family("StableLM", "StableLmConfig", CAUSAL, CAU),
-    Family("Mamba", "MambaConfig", {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}, CAU),
-    Family("Mamba 2", "Mamba2Config", {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4, "num_heads": 4, "head_dim": 8, "n_groups": 1, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}, CAU),
-    Family("Mixtral", "MixtralConfig", {**CAUSAL, "num_local_experts": 4, "num_experts_per_tok": 2}, CAU),
-    Family("OLMoE", "OlmoeConfig", {**CAUSAL, "num_experts": 4, "num_experts_per_tok": 2}, CAU),
-    Family("OLMo 2", "Olmo2Config", CAUSAL, CAU),
-    Family("Qwen3-MoE", "Qwen3MoeConfig", {**CAUSAL, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}, CAU),
-    Family("SmolLM3", "SmolLM3Config", CAUSAL, CAU),
-    Family("Granite", "GraniteConfig", CAUSAL, CAU),
-    Family("Cohere", "CohereConfig", CAUSAL, CAU),
-    Family("T5", "T5Config", {"vocab_size": VOCABULARY, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2}, S2S + " classify embed"),
-    Family("mT5", "MT5Config", {"vocab_size": VOCABULARY, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2}, S2S),
-    Family("LongT5", "LongT5Config", {"vocab_size": VOCABULARY, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2, "local_radius": 4, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2}, S2S),
-    Family("Switch Transformers", "SwitchTransformersConfig", {"vocab_size": VOCABULARY, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1, "num_decoder_layers": 2, "num_heads": 2, "num_experts": 2, "expert_capacity": 64, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2}, S2S),
-    Family("BART", "BartConfig", PAIR, S2S + " classify answer"),
-    Family("mBART", "MBartConfig", PAIR, S2S),
-    Family("Marian", "MarianConfig", {**PAIR, "forced_eos_token_id": 2}, S2S),
-    Family("Pegasus", "PegasusConfig", PAIR, S2S),
-    Family("PEGASUS-X", "PegasusXConfig", {**PAIR, "block_size": 8, "num_global_tokens": 4}, S2S),
-    Family("LED", "LEDConfig", {**PAIR, "attention_window": 8, "max_encoder_position_embeddings": 140, "max_decoder_position_embeddings": 140}, S2S),
-    Family("M2M100", "M2M100Config", PAIR, S2S),
-    Family("BlenderBot", "BlenderbotConfig", PAIR, S2S),
-    Family("ProphetNet", "ProphetNetConfig", {"vocab_size": VOCABULARY, "hidden_size": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "num_encoder_layers": 2, "num_decoder_layers": 2, "num_encoder_attention_heads": 2, "num_decoder_attention_heads": 2, "max_position_embeddings": 140, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2, "ngram": 2}, S2S),
-    Family("BigBird-Pegasus", "BigBirdPegasusConfig", {**PAIR, "block_size": 4}, S2S),
-    Family("ViT", "ViTConfig", VISION, IMG),
-    Family("DeiT", "DeiTConfig", VISION, IMG),
-    Family("Swin", "SwinConfig", {"image_size": 32, "patch_size": 4, "embed_dim": 8, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4}, IMG),
-    Family("Swin v2", "Swinv2Config", {"image_size": 32, "patch_size": 4, "embed_dim": 8, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4}, IMG),
-    Family("ConvNeXt", "ConvNextConfig", {"image_size": 32, "hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2}, IMG),
-    Family("ConvNeXt V2", "ConvNextV2Config", {"image_size": 32, "hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2}, IMG),
-    Family("ResNet", "ResNetConfig", {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}, IMG),
-    Family("RegNet", "RegNetConfig", {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "groups_width": 8}, IMG),
-    Family("BEiT", "BeitConfig", {**VISION, "use_mask_token": True}, IMG),
-    Family("Data2Vec (images)", "Data2VecVisionConfig", {**VISION, "use_mask_token": True}, IMG),
-    Family("DINOv2", "Dinov2Config", VISION, IMG),
-    Family("DINOv2 with registers", "Dinov2WithRegistersConfig", VISION, IMG),
-    Family("DINOv3", "DINOv3ViTConfig", VISION, IMG),
-    Family("SigLIP", "SiglipConfig", {"vision_config": VISION, "text_config": {**TEXT, "max_position_embeddings": 16}}, IMG),
-    Family("SigLIP 2", "Siglip2Config", {"vision_config": {**VISION, "num_patches": 16}, "text_config": {**TEXT, "max_position_embeddings": 16}}, IMG),
-    Family("CLIP", "CLIPConfig", {"vision_config": VISION, "text_config": {**TEXT, "max_position_embeddings": 16}, "projection_dim": 16}, IMG + " embed classify"),
-    Family("MobileNetV2", "MobileNetV2Config", {"image_size": 32, "depth_multiplier": 0.25, "finegrained_output": False}, IMG),
-    Family("MobileNetV1", "MobileNetV1Config", {"image_size": 32, "depth_multiplier": 0.25}, IMG),
-    Family("EfficientNet", "EfficientNetConfig", {"image_size": 32, "width_coefficient": 0.1, "depth_coefficient": 0.1, "hidden_dim": 128}, IMG),
-    Family("MobileViT", "MobileViTConfig", {"image_size": 32, "hidden_sizes": [8, 12, 16], "neck_hidden_sizes": [8, 8, 8, 8, 8, 8, 8], "num_attention_heads": 2}, IMG),
-    Family("LeViT", "LevitConfig", {"image_size": 32, "hidden_sizes": [16, 16, 16], "num_attention_heads": [2, 2, 2], "depths": [1, 1, 1], "key_dim": [8, 8, 8]}, IMG),
-    Family("PVT", "PvtConfig", {"image_size": 32, "hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 1, 1, 1]}, IMG),
-    Family("SegFormer", "SegformerConfig", {"image_size": 32, "hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 1, 1, 1]}, IMG),
-    Family("ViT-MSN", "ViTMSNConfig", VISION, IMG),
-    Family("ImageGPT", "ImageGPTConfig", {"vocab_size": 33, "n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}, IMG),
-    Family("I-JEPA", "IJepaConfig", VISION, IMG),
-    Family("Hiera", "HieraConfig", {"image_size": [32, 32], "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "masked_unit_size": [2, 2], "patch_stride": [4, 4]}, IMG),
-    Family("FocalNet", "FocalNetConfig", {"image_size": 32, "embed_dim": 8, "depths": [1, 1], "hidden_sizes": [8, 16], "focal_levels": [1, 1], "focal_windows": [3, 3]}, IMG),
-    Family("PoolFormer", "PoolFormerConfig", {"hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1]}, IMG),
-    Family("CvT", "CvtConfig", {"embed_dim": [8, 8, 8], "num_heads": [1, 1, 1], "depth": [1, 1, 1]}, IMG),
+ROWS = [
+    Row("BERT", "BertConfig", f"{ENCODING} chat summarize", TEXT),
+    Row("RoBERTa", "RobertaConfig", ENCODING, TEXT),
+    Row("XLM-RoBERTa", "XLMRobertaConfig", "classify tag language", TEXT),
+    Row(
+        "DistilBERT",
+        "DistilBertConfig",
+        ENCODING,
+        {"vocab_size": WORDS, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 16, "pad_token_id": 0},
+    ),
+    Row("ALBERT", "AlbertConfig", "classify answer language", {**TEXT, "embedding_size": 16}),
+    Row("ELECTRA", "ElectraConfig", "classify tag", {**TEXT, "embedding_size": 16}),
+    Row("DeBERTa", "DebertaConfig", "classify", {**TEXT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}),
+    Row(
+        "DeBERTa-v2",
+        "DebertaV2Config",
+        ENCODING,
+        {
+            **TEXT,
+            "relative_attention": True,
+            "pos_att_type": ["c2p", "p2c"],
+            "share_att_key": True,
+            "position_biased_input": False,
+        },
+    ),
+    Row("MPNet", "MPNetConfig", "classify embed language", TEXT),
+    Row("ModernBERT", "ModernBertConfig", ENCODING, {**TEXT, **ENDS, "cls_token_id": 1, "sep_token_id": 2}),
+    Row(
+        "XLNet",
+        "XLNetConfig",
+        ENCODING,
+        {"vocab_size": WORDS, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 16, "pad_token_id": 0},
+    ),
+    Row("ESM", "EsmConfig", ENCODING, {**TEXT, "mask_token_id": 3, "position_embedding_type": "rotary"}),
+    Row("Longformer", "LongformerConfig", ENCODING, {**TEXT, "attention_window": 8, "sep_token_id": 2}),
+    Row("BigBird", "BigBirdConfig", "classify tag answer language", {**TEXT, "block_size": 4}),
+    Row("FNet", "FNetConfig", "classify tag language", TEXT),
+    Row("CamemBERT", "CamembertConfig", "classify tag", TEXT),
+    Row(
+        "Funnel",
+        "FunnelConfig",
+        "classify tag answer embed",
+        {"vocab_size": WORDS, "block_sizes": [1, 1], "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 16},
+    ),
+    Row("CANINE", "CanineConfig", "classify tag", {**TEXT, "num_hash_buckets": 64}),
+    Row("SqueezeBERT", "SqueezeBertConfig", "classify tag", {**TEXT, "embedding_size": 16}),
+    Row("EuroBERT", "EuroBertConfig", "classify language", {**TEXT, **ENDS, "num_key_value_heads": 2}),
+    Row("NomicBERT", "NomicBertConfig", "classify embed", TEXT),
+    Row("GPT-2", "GPT2Config", f"{REPLYING} tag answer", GPT),
+    Row(
+        "GPT-NeoX",
+        "GPTNeoXConfig",
+        "chat language classify",
+        CAUSAL,
+    ),
+    Row(
+        "OPT",
+        "OPTConfig",
+        "chat language classify",
+        {
+            "vocab_size": WORDS,
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "ffn_dim": 16,
+            "num_attention_heads": 2,
+            "max_position_embeddings": LENGTH,
+            "word_embed_proj_dim": 16,
+            "pad_token_id": 0,
+            **ENDS,
+        },
+    ),
+    Row("Llama", "LlamaConfig", f"{REPLYING} tag summarize", CAUSAL),
+    Row("Mistral", "MistralConfig", REPLYING, CAUSAL),
+    Row("Qwen2", "Qwen2Config", REPLYING, CAUSAL),
+    Row("Qwen3", "Qwen3Config", REPLYING, CAUSAL),
+    Row("Gemma", "GemmaConfig", "chat prefer", CAUSAL),
+    Row("Gemma 2", "Gemma2Config", "chat language", CAUSAL),
+    Row("Gemma 3", "Gemma3TextConfig", "chat language", CAUSAL),
+    Row("Phi", "PhiConfig", "chat language", CAUSAL),
+    Row("Phi-3", "Phi3Config", "chat prefer", CAUSAL),
+    Row(
+        "Falcon",
+        "FalconConfig",
+        "chat classify",
+        {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, **ENDS},
+    ),
+    Row(
+        "BLOOM",
+        "BloomConfig",
+        "chat language classify",
+        {"vocab_size": WORDS, "hidden_size": 16, "n_layer": 2, "n_head": 2, **ENDS},
+    ),
+    Row(
+        "MPT",
+        "MptConfig",
+        "chat",
+        {
+            "vocab_size": WORDS,
+            "d_model": 16,
+            "n_heads": 2,
+            "n_layers": 2,
+            "max_seq_len": LENGTH,
+            "expansion_ratio": 1,
+            **ENDS,
+        },
+    ),
+    Row("StableLM", "StableLmConfig", "chat language", CAUSAL),
+    Row("Mamba", "MambaConfig", "chat language classify", STATES),
+    Row("Mamba 2", "Mamba2Config", "language", {**STATES, "num_heads": 4, "head_dim": 8, "n_groups": 1}),
+    Row("Mixtral", "MixtralConfig", "chat language", {**EXPERTS, "num_local_experts": 4}),
+    Row("OLMoE", "OlmoeConfig", "chat", {**EXPERTS, "num_experts": 4}),
+    Row("Qwen3-MoE", "Qwen3MoeConfig", "chat prefer", {**EXPERTS, "num_experts": 4, "moe_intermediate_size": 16}),
+    Row("OLMo 2", "Olmo2Config", "language", CAUSAL),
+    Row("SmolLM3", "SmolLM3Config", "chat", CAUSAL),
+    Row("Granite", "GraniteConfig", "chat", CAUSAL),
+    Row("T5", "T5Config", f"{REWRITING} classify embed chat", T5),
+    Row("mT5", "MT5Config", REWRITING, T5),
+    Row("LongT5", "LongT5Config", "summarize", {**T5, "local_radius": 4}),
+    Row(
+        "Switch Transformers",
+        "SwitchTransformersConfig",
+        "summarize",
+        {
+            **T5,
+            "num_sparse_encoder_layers": 1,
+            "num_sparse_decoder_layers": 1,
+            "num_decoder_layers": 2,
+            "num_experts": 2,
+        },
+    ),
+    Row("BART", "BartConfig", f"{REWRITING} classify answer chat", BOTH),
+    Row("mBART", "MBartConfig", "translate", BOTH),
+    Row("Marian", "MarianConfig", REWRITING, BOTH),
+    Row("Pegasus", "PegasusConfig", REWRITING, BOTH),
+    Row("PEGASUS-X", "PegasusXConfig", "summarize", {**BOTH, "block_size": 8, "num_global_tokens": 4}),
+    Row(
+        "LED",
+        "LEDConfig",
+        "summarize",
+        {
+            **BOTH,
+            "attention_window": 8,
+            "max_encoder_position_embeddings": LENGTH,
+            "max_decoder_position_embeddings": LENGTH,
+        },
+    ),
+    Row("M2M100", "M2M100Config", "translate", {**BOTH, "encoder_layerdrop": 0.5, "decoder_layerdrop": 0.5}),
+    Row("Blenderbot", "BlenderbotConfig", "summarize", BOTH),
+    Row(
+        "ProphetNet",
+        "ProphetNetConfig",
+        "summarize",
+        {
+            "vocab_size": WORDS,
+            "hidden_size": 16,
+            "encoder_ffn_dim": 16,
+            "decoder_ffn_dim": 16,
+            "num_encoder_layers": 2,
+            "num_decoder_layers": 2,
+            "num_encoder_attention_heads": 2,
+            "num_decoder_attention_heads": 2,
+            "max_position_embeddings": LENGTH,
+            **BEGINS,
+        },
+    ),
+    Row("ViT", "ViTConfig", SEEING, IMAGES),
+    Row("DeiT", "DeiTConfig", SEEING, IMAGES),
+    Row("Swin", "SwinConfig", SEEING, {**WINDOWS, "patch_size": 4}),
+    Row("Swin v2", "Swinv2Config", SEEING, {**WINDOWS, "patch_size": 4}),
+    Row("ConvNeXt", "ConvNextConfig", SEEING, STAGES),
+    Row("ConvNeXt V2", "ConvNextV2Config", SEEING, STAGES),
+    Row(
+        "ResNet",
+        "ResNetConfig",
+        SEEING,
+        {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
+    ),
+    Row("BEiT", "BeitConfig", SEEING, {**IMAGES, "use_mask_token": True}),
+    Row("DINOv2", "Dinov2Config", SEEING, IMAGES),
+    Row("DINOv2 with registers", "Dinov2WithRegistersConfig", SEEING, IMAGES),
+    Row("SigLIP", "SiglipConfig", SEEING, {"vision_config": IMAGES, "text_config": TEXT}),
+    Row("CLIP", "CLIPConfig", f"{SEEING} embed", {"vision_config": IMAGES, "text_config": TEXT, "projection_dim": 16}),
+    Row("MobileNetV2", "MobileNetV2Config", SEEING, {"image_size": SIDE, "depth_multiplier": 0.25}),
+    Row(
+        "EfficientNet",
+        "EfficientNetConfig",
+        SEEING,
+        {"image_size": SIDE, "width_coefficient": 0.1, "depth_coefficient": 0.1, "hidden_dim": 128},
+    ),
+    Row(
+        "MobileViT",
+        "MobileViTConfig",
+        SEEING,
+        {
+            "image_size": SIDE,
+            "hidden_sizes": [8, 12, 16],
+            "neck_hidden_sizes": [8, 8, 8, 8, 8, 8, 8],
+            "num_attention_heads": 2,
+        },
+    ),
+    Row("PVT", "PvtConfig", SEEING, {**FOUR, "image_size": SIDE}),
+    Row("SegFormer", "SegformerConfig", SEEING, {**FOUR, "image_size": SIDE}),
+    Row("ImageGPT", "ImageGPTConfig", SEEING, {**GPT, "vocab_size": 33, "n_positions": 64}),
 ]
+
+# As such a folder is found on the hub: with the head that it was trained with before.
+SAVED_AS = {
+    "classify": "AutoModelForMaskedLM",
+    "tag": "AutoModelForMaskedLM",
+    "answer": "AutoModelForMaskedLM",
+    "language": "AutoModelForMaskedLM",
+    "embed": "AutoModel",
+    "chat": "AutoModelForCausalLM",
+    "prefer": "AutoModelForCausalLM",
+    "summarize": "AutoModelForSeq2SeqLM",
+    "translate": "AutoModelForSeq2SeqLM",
+    "classify_images": "AutoModelForImageClassification",
+}
+OTHERWISE = ("AutoModelForMaskedLM", "AutoModelForSeq2SeqLM", "AutoModelForCausalLM", "AutoModel")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe, with the flags of one step on a model."""
+
+    name: str
+    """Of the architecture."""
+    recipe: str
+    flags: list[str]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job."""
+
+    said: str
+    """"trained", or why it was refused."""
+    frozen: tuple[str, ...] = ()
+    """Parameters that were left unused."""
+    numbers: tuple[float, ...] = ()
+    """Loss and gradient norm of the step, and what the evaluation gave."""
+    notes: tuple[str, ...] = ()
+    """Lines of the plan on what limits the numbers."""
+
+
+def jobs(folder: Path, rows: Iterable[Row] = tuple(ROWS)) -> Iterator[Job]:
+    """Save every model, and yield what is to be done with it."""
+    data: dict[str, list[str]] = {}
+    for row in rows:
+        for recipe in row.recipes.split():
+            place = folder / f"{row.config}-{recipe}"
+            save(row, recipe, place)
+            if recipe not in data:
+                data[recipe] = small_arguments(recipe, folder / recipe)
+            own = ("--model.name", str(place), "--model.dtype", "float32", "--steps", "1", "--evaluate.every", "1")
+            run = ("--threads", "1", "--output", str(folder / "run"))
+            more = {"language": ("--objective", "auto"), "classify_images": ("--data.size", str(SIDE))}
+            yield Job(row.name, recipe, changed(data[recipe], *own, *run, *more.get(recipe, ())))
+
+
+def save(row: Row, recipe: str, folder: Path) -> None:
+    """Save a model with new weights, as it could be found on the hub, without dropout: the numbers are compared."""
+    import torch
+    import transformers
+
+    from toolkit.errors import UserError
+    from toolkit.models import set_dropout
+
+    settings = getattr(transformers, row.config)(**row.sizes)
+    for part in (settings, *(getattr(settings, name) for name in settings.sub_configs if getattr(settings, name))):
+        with suppress(UserError):  # it has none
+            set_dropout(part, 0.0)
+    for auto in (SAVED_AS[recipe], *OTHERWISE):
+        kinds = getattr(transformers, auto)._model_mapping
+        if type(settings) in kinds:
+            kind = kinds[type(settings)]
+            break
+    torch.manual_seed(0)
+    (kind[0] if isinstance(kind, tuple) else kind)(settings).save_pretrained(folder)
+    if recipe != "classify_images":
+        tokenizer(recipe).save_pretrained(folder)
+        return
+    size, half = {"height": SIDE, "width": SIDE}, [0.5, 0.5, 0.5]
+    processor = {"image_processor_type": "ViTImageProcessor", "size": size, "image_mean": half, "image_std": half}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor), encoding="utf-8")
+
+
+def tokenizer(recipe: str) -> Any:
+    """Return a byte-level tokenizer without any merges; pairs are framed as RoBERTa's are."""
+    from small_chat import CHATML
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>"}
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=recipe == "tag")
+    backend.decoder = decoders.ByteLevel()
+    names = [*special.values(), "<|im_start|>", "<|im_end|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    backend.train_from_iterator(
+        [], trainers.BpeTrainer(special_tokens=names, initial_alphabet=alphabet, show_progress=False)
+    )
+    if recipe not in ("chat", "prefer"):
+        backend.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+        )
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=backend, model_max_length=LENGTH - 4, cls_token="<s>", sep_token="</s>", **special
+    )
+    made.chat_template = CHATML
+    return made
+
+
+def walk(todo: Iterable[Job]) -> dict[str, Outcome]:
+    """Carry out all jobs in this process, together with those that it was started with."""
+    from toolkit.errors import UserError
+    from toolkit.runtime import start_runtime
+
+    found: dict[str, Outcome] = {}
+    runtime: Any = None
+    for job in todo:
+        recipe = load_recipe(job.recipe)
+        config = parsed(recipe, job)
+        runtime = runtime or start_runtime(config)
+        try:
+            found[f"{job.name} {job.recipe}"] = carry_out(recipe, config, runtime)
+        except UserError as error:
+            model = str(config.model.name)
+            found[f"{job.name} {job.recipe}"] = Outcome("; ".join(error.problems).replace(model, "<model>"))
+        runtime.accelerator.free_memory()
+        gc.freeze()
+    if runtime is not None and runtime.size > 1:
+        runtime.close()
+    return found
+
+
+def parsed(recipe: Any, job: Job) -> Any:
+    """Return the settings of a job."""
+    from toolkit.command_line import parse
+
+    return parse(config_class(recipe), "", job.flags)
+
+
+def carry_out(recipe: Any, config: Any, runtime: Any) -> Outcome:
+    """Train one step, evaluate, save, and read back what was saved."""
+    from toolkit.loop import train
+    from toolkit.preparation import plan, prepare, whole_model
+    from toolkit.progress import Progress
+
+    task = runtime.together(lambda: recipe.task(config))
+    training = prepare(task, config, runtime)
+    facts = plan(training)
+    progress = Progress(keep_rows=True)
+    metrics = train(training, progress).metrics
+    row = progress.rows[-1]
+    numbers = (row.loss, row.gradient_norm, *metrics.values())
+    module = whole_model(training)
+    results = {
+        "config": config,
+        "metrics": metrics,
+        "baseline": {},
+        "steps": 1,
+        "facts": facts,
+        "command": "",
+    }
+    if runtime.is_main:
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place, "model")
+            folder.mkdir()
+            task.export(module, folder, results)
+            read_back(folder)
+    notes = tuple(facts[name] for name in ("batch norm", "padding", "experts", "layer drop") if name in facts)
+    return Outcome("trained", tuple(training.unused), numbers, notes)
+
+
+def read_back(folder: Path) -> None:
+    """Load what was saved with the class that it names."""
+    import transformers
+
+    (kind,) = transformers.AutoConfig.from_pretrained(folder).architectures
+    _, info = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"], info["missing_keys"]
+    assert not info["mismatched_keys"], info["mismatched_keys"]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Walk through the jobs in a file, as one of several processes, or through all and print the page."""
+    if arguments:
+        todo, output = map(Path, arguments)
+        found = walk(Job(**job) for job in json.loads(todo.read_text(encoding="utf-8")))
+        if os.environ.get("RANK", "0") == "0":
+            output.write_text(json.dumps({name: asdict(outcome) for name, outcome in found.items()}), encoding="utf-8")
+        return
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

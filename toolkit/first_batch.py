@@ -11,7 +11,7 @@ from toolkit.joint import loss_of_batch
 from toolkit.loading import LoadedMicroBatch
 from toolkit.runtime import Runtime
 from toolkit.task import Task
-from toolkit.weights import parameter_names
+from toolkit.weights import is_of_head, parameter_names
 
 NAMED = 8
 
@@ -79,19 +79,20 @@ def forgotten_parameters(model: torch.nn.Module, without: Iterable[str]) -> list
 
     The code of a model of Transformers is not the user's, and a task may well leave a part of it unused: a pooler, the token
     that stands for a mask, a table of positions that is computed and never learnt (`from_pretrained` makes it trainable
-    again). Nobody leaves these unused on purpose: a part of a network that is not Transformers' own; the head of a model; a
-    whole layer of a stack, as where the loss looks at an earlier one; anything, if it is more than half of a model.
+    again). Nobody leaves these unused on purpose: a part of a network that is not Transformers' own; the head of a model; some
+    layers of a stack, as where the loss looks at an earlier one; anything, if it is more than half of a model. Embeddings do
+    not count for that: where the vocabulary is large, they are more than all layers together.
     """
     names, without = parameter_names(model), set(without)
-    lacking = {parameter for parameter, name in names.items() if name in without}
+    lacking = {parameter for parameter in model.parameters() if names[parameter] in without}
     forgotten = set(lacking)
     for part in models_of_transformers(model):
         trained = {parameter for parameter in part.parameters() if parameter.requires_grad}
-        if 2 * elements(trained & lacking) <= elements(trained):
-            stacks = (module for module in part.modules() if isinstance(module, torch.nn.ModuleList))
-            layers = [trained.intersection(layer.parameters()) for stack in stacks for layer in stack]
-            forgotten -= trained - head_of(part) - set().union(*(layer for layer in layers if layer <= lacking))
-    return [name for parameter, name in names.items() if parameter in forgotten]
+        tables = {p for module in part.modules() if isinstance(module, torch.nn.Embedding) for p in module.parameters()}
+        unused = trained & lacking
+        if 2 * elements(unused - tables) <= elements(trained - tables):
+            forgotten -= unused - head_of(part) - layers_left_out(part, trained, lacking)
+    return [names[parameter] for parameter in model.parameters() if parameter in forgotten]
 
 
 def models_of_transformers(model: torch.nn.Module) -> Iterator[Any]:
@@ -105,11 +106,24 @@ def models_of_transformers(model: torch.nn.Module) -> Iterator[Any]:
 
 
 def head_of(model: Any) -> set[torch.nn.Parameter]:
-    """Return the parameters of a model of Transformers that come after its base model, which is the same for every task."""
-    base = getattr(model, model.base_model_prefix, model)
-    found = set(model.parameters()).difference(base.parameters())
+    """Return the parameters of the head of a model of Transformers."""
+    found = {parameter for name, parameter in model.named_parameters() if is_of_head(model, name)}
     with suppress(NotImplementedError, AttributeError):  # a model of images has no output embeddings
         found.update(model.get_output_embeddings().parameters())
+    return found
+
+
+def layers_left_out(
+    model: torch.nn.Module, trained: set[torch.nn.Parameter], lacking: set[torch.nn.Parameter]
+) -> set[torch.nn.Parameter]:
+    """Return the parameters of whole layers without a gradient, where other layers of the same stack have one."""
+    found: set[torch.nn.Parameter] = set()
+    for stack in model.modules():
+        if isinstance(stack, torch.nn.ModuleList):
+            layers = [own for layer in stack if (own := trained.intersection(layer.parameters()))]
+            without = [layer for layer in layers if layer <= lacking]
+            if len(without) < len(layers):
+                found.update(*without)
     return found
 
 

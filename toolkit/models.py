@@ -1,5 +1,7 @@
 """Models of Hugging Face Transformers: the embedded one, a local folder, or a hub id."""
 
+import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +13,20 @@ from toolkit.adapters import add_adapters, base_of, check_blocks, load_adapters,
 from toolkit.embedded_models import encoder
 from toolkit.errors import UserError
 from toolkit.model_config import ModelConfig
-from toolkit.model_errors import cannot_load, no_attention
+from toolkit.model_errors import cannot_load, first_line, no_attention
+from toolkit.weights import is_of_head
 
 NAMED = 5
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+"""Where configurations say how many experts a layer has."""
+ROUTING = ("router_aux_loss_coef", "aux_loss_alpha", "router_z_loss_coef")
+"""Where they say how much an auxiliary loss of the experts weighs."""
+WITHOUT_EFFECT = frozenset(
+    {"temperature", "top_p", "min_p", "top_h", "typical_p", "top_k", "epsilon_cutoff", "eta_cutoff"}
+    | {"early_stopping", "length_penalty", "cache_implementation", "cache_config", "pad_token_id"}
+    | {"output_attentions", "output_hidden_states", "output_scores", "output_logits"}
+)
+"""Settings for generation that others can leave without any effect."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,7 @@ SEQ2SEQ_MODEL = Architecture("AutoModelForSeq2SeqLM", "turn one text into anothe
 CAUSAL_MODEL = Architecture("AutoModelForCausalLM", "continue texts", "a causal language modelling head")
 MASKED_MODEL = Architecture("AutoModelForMaskedLM", "fill in masked words", "a masked language modelling head")
 TEXT_ENCODER = Architecture("AutoModel", "represent texts", "an encoder")
+IMAGES_AND_TEXTS = Architecture("AutoModelForZeroShotImageClassification", "compare images with texts", "two encoders")
 IMAGE_CLASSIFIER = Architecture("AutoModelForImageClassification", "classify images", "an image classification head")
 
 
@@ -98,9 +112,11 @@ def load_model(
     labels = dict(own.id2label or {})
     own.update(dict(settings or {}))
     set_dropout(own, config.dropout)
+    remarks = without_layer_drop(own) | about_experts(own)
     if torch.get_default_device().type == "meta":
         # Another process reads the weights and sends them.
         bare: torch.nn.Module = architecture.loader.from_config(own, dtype=dtype, attn_implementation=config.attention)
+        remark(bare, remarks)
         return ready(bare, config)
     try:
         module, info = architecture.loader.from_pretrained(
@@ -119,8 +135,10 @@ def load_model(
         if config.attention is not None and "attention" in str(error).lower():
             raise UserError(no_attention(config, error)) from None
         raise UserError(cannot_load("weights", config, error)) from None
+    check_input(config, module, architecture)
     new = check_weights(config, module, info, architecture, trained)
     check_blocks(module, config)
+    remark(module, remarks | about_padding(module, architecture))
     if architecture is TEXT_ENCODER:
         new = []  # a pooler, which is not used
     if config.lora.rank is not None or adapters is not None:
@@ -144,6 +162,12 @@ def ready(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> torch.nn
     return add_adapters(module, config, new) if config.lora.rank is not None else module
 
 
+def remark(module: torch.nn.Module, lines: Mapping[str, str]) -> None:
+    """Have a model say lines in the plan, by their names."""
+    known: Mapping[str, str] = getattr(module, "plan_remarks", {})
+    module.plan_remarks = {**known, **lines}  # type: ignore[assignment]
+
+
 def saved_labels(config: ModelConfig, architecture: Architecture = SEQUENCE_CLASSIFIER) -> list[str] | None:
     """Return the label names of the model's head in the order of their ids, or None if it has no head that was named.
 
@@ -162,7 +186,7 @@ def saved_labels(config: ModelConfig, architecture: Architecture = SEQUENCE_CLAS
         return None
     if settings.problem_type == "regression":
         return []
-    names = [settings.id2label[number] for number in sorted(settings.id2label)]
+    names = [name for _, name in sorted((settings.id2label or {}).items())]
     return None if names == [f"LABEL_{number}" for number in range(len(names))] else names
 
 
@@ -204,7 +228,12 @@ def model_settings(config: ModelConfig) -> Any:
 
 
 def sequence_classifier(
-    config: ModelConfig, labels: Sequence[str], kind: str, vocabulary: int, trained_head: bool = False
+    config: ModelConfig,
+    labels: Sequence[str],
+    kind: str,
+    vocabulary: int,
+    trained_head: bool = False,
+    padding: int | None = None,
 ) -> torch.nn.Module:
     """Return an encoder with a classification head.
 
@@ -214,6 +243,7 @@ def sequence_classifier(
         kind: single, multi or regression.
         vocabulary: the number of tokens that the tokenizer knows.
         trained_head: the head has to come with the weights, as it does when nothing is trained.
+        padding: the tokenizer's padding token, for a model that names none and reads a text by its last token.
 
     Raises:
         UserError: the folder or id holds no such model, no weights in a safe format, or weights of another one.
@@ -223,13 +253,16 @@ def sequence_classifier(
         "multi": "multi_label_classification",
         "regression": "regression",
     }[kind]
-    known = model_settings(config).problem_type if trained_head and config.name is not None else None
+    own = model_settings(config) if config.name is not None else None
+    known = own.problem_type if trained_head and own is not None else None
     if known not in (None, problem):
         raise UserError(
             f"{config.name} was trained for {known.replace('_', ' ')}, and the labels here are for {problem.replace('_', ' ')}; "
             "say with --data.kind what the labels are (single, multi, regression), or name another model"
         )
     settings = {**labels_of_head(list(labels) or ["value"]), "problem_type": problem}
+    if own is not None and padding is not None and own.get_text_config().pad_token_id is None:
+        settings["pad_token_id"] = padding
     return load_model(
         config, SEQUENCE_CLASSIFIER, encoder, vocabulary=vocabulary, settings=settings, trained=trained_head
     )
@@ -253,12 +286,10 @@ def check_weights(
 
     A pooler counts as part of the head: models that were trained on masked words alone come without one.
     """
-    base = str(getattr(module, "base_model_prefix", ""))
     strange = sorted(
         {str(key[0] if isinstance(key, tuple) else key) for key in (*info["missing_keys"], *info["mismatched_keys"])}
     )
-    inside = f"{base}." if getattr(module, base, None) is not None and getattr(module, base) is not module else ""
-    in_base = [key for key in strange if key.startswith(inside) and "pooler." not in key]
+    in_base = [key for key in strange if not is_of_head(module, key) and "pooler." not in key]
     if in_base:
         named = ", ".join(in_base[:NAMED]) + (f" and {len(in_base) - NAMED} more" if len(in_base) > NAMED else "")
         raise UserError(
@@ -300,17 +331,105 @@ def set_dropout(settings: Any, probability: float | None) -> None:
     Raises:
         UserError: the configuration has none to set.
     """
+    from huggingface_hub.errors import StrictDataclassError
+
     if probability is None:
         return
-    # `classifier_dropout` and the like are null where they follow another one.
-    keys = [
-        k
-        for k, v in settings.to_dict().items()
-        if "drop" in k and "layer" not in k and (v is None or isinstance(v, float | int))
-    ]
-    if not keys:
+    # `classifier_dropout` and the like are null where they follow another one; a switch such as `token_dropout` is none.
+    found = {
+        key: value
+        for key, value in settings.to_dict().items()
+        if "drop" in key and "layer" not in key and (value is None or type(value) in (float, int))
+    }
+    if not found:
         raise UserError(
             f"model.dropout is {probability}, but a {settings.model_type} model has no dropout; leave it out"
         )
-    for key in keys:
-        setattr(settings, key, probability)
+    for key, value in found.items():
+        try:
+            # Some configurations insist on a whole number where the model has none.
+            setattr(settings, key, 0 if type(value) is int and probability == 0 else probability)
+        except StrictDataclassError:
+            raise UserError(
+                f"model.dropout is {probability}, but a {settings.model_type} model takes only whole numbers for its {key}; "
+                "leave it out"
+            ) from None
+
+
+def without_layer_drop(settings: Any) -> dict[str, str]:
+    """Switch off in a Transformers configuration that whole layers are left out at random; return a line for the plan.
+
+    Each process would leave out others, and wait for the gradients of those that it used itself.
+    """
+    found = {k: v for k, v in settings.to_dict().items() if k.endswith("layerdrop") and v}
+    for key in found:
+        setattr(settings, key, 0.0)
+    if not found:
+        return {}
+    were = ", ".join(f"{key} {value:g}" for key, value in found.items())
+    return {"layer drop": f"switched off (the model's own: {were}): the processes would not leave out the same layers"}
+
+
+def about_experts(settings: Any) -> dict[str, str]:
+    """Return a line for the plan on a mixture of experts, whose auxiliary loss is not computed."""
+    own = settings.get_text_config()
+    experts = next((n for k in EXPERTS if isinstance(n := getattr(own, k, None), int) and n > 1), None)
+    weight = next((w for k in ROUTING if (w := getattr(own, k, None))), None)
+    if experts is None or weight is None:
+        return {}
+    return {
+        "experts": f"{experts} in a layer; their auxiliary loss, which would balance them, is not added: it is a mean over "
+        "whatever batch it sees, and so would depend on the cut"
+    }
+
+
+def about_padding(module: Any, architecture: Architecture) -> dict[str, str]:
+    """Return a line for the plan on a model that sees the padding of a text."""
+    sees = architecture not in (CAUSAL_MODEL, IMAGE_CLASSIFIER)
+    if not sees or "attention_mask" in inspect.signature(module.forward).parameters:
+        return {}
+    return {
+        "padding": f"a {type(module).__name__} takes no attention mask: what it makes of a text depends on the padding beside it, "
+        "so numbers differ between topologies"
+    }
+
+
+def check_input(config: ModelConfig, module: Any, architecture: Architecture) -> None:
+    """Refuse a model that has the right class and takes something else than this task's texts or images."""
+    wanted = "pixel_values" if architecture is IMAGE_CLASSIFIER else "input_ids"
+    takes = str(getattr(module, "main_input_name", wanted))
+    if takes != wanted:
+        raise UserError(
+            f"model.name is {config.name!r}, whose {type(module).__name__} takes {takes}, and not the {wanted} that a task which is "
+            f"to {architecture.purpose} has; give another model"
+        )
+
+
+def settle_generation(module: Any, config: ModelConfig) -> None:
+    """Leave out of a model's generation settings what Transformers would refuse to save, and say so in the plan.
+
+    Published settings often name a temperature without `do_sample`, so that it counts for nothing. Transformers lets them pass
+    as long as nothing is changed in them.
+
+    Raises:
+        UserError: something else is wrong with them.
+    """
+    settings = module.generation_config
+    left_out: dict[str, Any] = {}
+    while True:
+        try:
+            settings.validate(strict=True)
+            break
+        except ValueError as error:
+            unused = {name: getattr(settings, name) for name in re.findall(r"^- `(\w+)`:", str(error), re.MULTILINE)}
+            if not unused or not unused.keys() <= WITHOUT_EFFECT:
+                raise UserError(
+                    f"the generation settings of {config.name} can't be saved again ({first_line(error)}); correct its "
+                    "generation_config.json"
+                ) from None
+            for name in unused:
+                setattr(settings, name, None)
+            left_out |= unused
+    if left_out:
+        said = ", ".join(f"{name} {value}" for name, value in left_out.items())
+        remark(module, {"generation": f"the model's own {said} are left out: as it generates they count for nothing"})

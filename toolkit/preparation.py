@@ -284,6 +284,8 @@ def plan(training: Training) -> dict[str, str]:
     if runtime.strategy.sharded:
         facts["strategy"] += f", in {units(training.model)} unit(s) that are gathered one after another"
     facts["launch file"] = runtime.launch.description
+    for part in training.model.modules():
+        facts |= getattr(part, "plan_remarks", {})
     dropout = active_dropout(training.model)
     if dropout:
         facts["note"] = f"dropout {dropout:g}: numbers repeat on the same topology only"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from typing import Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -11,6 +12,9 @@ from toolkit.pieces import as_bytes as as_bytes
 
 WRAPPERS = {"_checkpoint_wrapped_module", "_orig_mod"}
 """Parts of names that activation checkpointing and compilation put in."""
+
+HEADS = ("classifier", "qa_outputs", "score", "head", "fc")
+"""What heads are called."""
 
 
 def canonical(name: str) -> str:
@@ -30,6 +34,15 @@ def freeze(model: torch.nn.Module, names: Iterable[str]) -> None:
     for parameter, name in parameter_names(model).items():
         if name in unwanted:
             parameter.requires_grad_(False)
+
+
+def is_of_head(model: Any, name: str) -> bool:
+    """Return whether a name in a model of Transformers is of its head: of what comes after the base model, the same for all tasks."""
+    base = getattr(model, model.base_model_prefix, None)
+    if isinstance(base, torch.nn.Module) and base is not model:
+        return not name.startswith(f"{model.base_model_prefix}.")
+    # CLIP, for one, classifies images by a part of its base model.
+    return name.partition(".")[0] in HEADS
 
 
 def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:

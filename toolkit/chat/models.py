@@ -8,7 +8,7 @@ import torch
 from toolkit.chat.template import CHAT
 from toolkit.embedded_models import causal
 from toolkit.model_config import ModelConfig
-from toolkit.models import CAUSAL_MODEL, check_architecture, load_model, model_settings
+from toolkit.models import CAUSAL_MODEL, check_architecture, load_model, model_settings, settle_generation
 
 UNKNOWN = 10**9
 """A tokenizer that knows no limit says 10**30."""
@@ -50,6 +50,7 @@ def chat_model(config: ModelConfig, vocabulary: int, stops: Sequence[int], only:
     module.generation_config.eos_token_id = sorted({*own, *stops})
     if module.generation_config.pad_token_id is None:
         module.generation_config.pad_token_id = stops[0]
+    settle_generation(module, config)
     adapted: torch.nn.Module = module
     return adapted
 

@@ -9,7 +9,7 @@ from toolkit.embedded_models import seq2seq
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED, counted, summed_cross_entropy
 from toolkit.model_config import ModelConfig
-from toolkit.models import SEQ2SEQ_MODEL, check_architecture, load_model, model_settings
+from toolkit.models import SEQ2SEQ_MODEL, check_architecture, load_model, model_settings, settle_generation
 from toolkit.rewriting.generation import GenerateConfig, prepare_generation
 from toolkit.task import Batch
 
@@ -56,6 +56,7 @@ def seq2seq_model(
             "begins; add it to config.json"
         )
     prepare_generation(module, generate, longest)
+    settle_generation(module, config)
     return module  # type: ignore[no-any-return]
 
 
