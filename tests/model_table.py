@@ -7,14 +7,11 @@ it once and saves it. `tests/test_model_table.py` does the same and holds the pa
 """
 
 import gc
-import importlib
 import json
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -316,21 +313,17 @@ def jobs(folder: Path, rows: Iterable[Row] = tuple(ROWS)) -> Iterator[Job]:
             own = ("--model.name", str(place), "--model.dtype", "float32", "--steps", "1", "--evaluate.every", "1")
             run = ("--threads", "1", "--output", str(folder / "run"))
             more = {"language": ("--objective", "auto"), "classify_images": ("--data.size", str(SIDE))}
-            yield Job(row.name, recipe, changed(data[recipe], *own, *run, *more.get(recipe, ())))
+            flags = changed(data[recipe], *own, *run, *more.get(recipe, ()))
+            # Numbers are compared.
+            yield Job(row.name, recipe, changed(flags, "--model.dropout", "0" if has_dropout(row) else "null"))
 
 
 def save(row: Row, recipe: str, folder: Path) -> None:
-    """Save a model with new weights, as it could be found on the hub, without dropout: the numbers are compared."""
+    """Save a model with new weights, as it could be found on the hub."""
     import torch
     import transformers
 
-    from toolkit.errors import UserError
-    from toolkit.models import set_dropout
-
     settings = getattr(transformers, row.config)(**row.sizes)
-    for part in (settings, *(getattr(settings, name) for name in settings.sub_configs if getattr(settings, name))):
-        with suppress(UserError):  # it has none
-            set_dropout(part, 0.0)
     for auto in (SAVED_AS[recipe], *OTHERWISE):
         kinds = getattr(transformers, auto)._model_mapping
         if type(settings) in kinds:
@@ -339,11 +332,27 @@ def save(row: Row, recipe: str, folder: Path) -> None:
     torch.manual_seed(0)
     (kind[0] if isinstance(kind, tuple) else kind)(settings).save_pretrained(folder)
     if recipe != "classify_images":
-        tokenizer(recipe).save_pretrained(folder)
+        made = tokenizer(recipe)
+        made.padding_side = "left" if row.name == "XLNet" else "right"
+        made.save_pretrained(folder)
         return
     size, half = {"height": SIDE, "width": SIDE}, [0.5, 0.5, 0.5]
     processor = {"image_processor_type": "ViTImageProcessor", "size": size, "image_mean": half, "image_std": half}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor), encoding="utf-8")
+
+
+def has_dropout(row: Row) -> bool:
+    """Return whether a configuration names a dropout."""
+    import transformers
+
+    from toolkit.errors import UserError
+    from toolkit.model_changes import set_dropout
+
+    try:
+        set_dropout(getattr(transformers, row.config)(**row.sizes), 0.0)
+    except UserError:
+        return False
+    return True
 
 
 def tokenizer(recipe: str) -> Any:

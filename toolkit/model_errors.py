@@ -5,10 +5,32 @@ from pathlib import Path
 from toolkit.model_config import ModelConfig
 
 
+def misplaced(folder: Path) -> str | None:
+    """Say where a model is, if this folder is one that only holds it, or None."""
+    if (folder / "config.json").is_file() or (folder / "adapter_config.json").is_file():
+        return None
+    if (folder / "run.json").is_file():
+        if (folder / "model").is_dir():
+            return f"model.name is {str(folder)!r}, a run folder, whose model is in it: give --model.name {folder / 'model'}"
+        return f"model.name is {str(folder)!r}, the folder of a run that has saved no model yet; finish that run, or name another model"
+    if (folder / "manifest.json").is_file() and (folder / "state.json").is_file():
+        return (
+            f"model.name is {str(folder)!r}, a checkpoint, from which its run goes on; the model that the run saves when it is "
+            f"finished is {folder.parent.parent / 'model'}"
+        )
+    inside = sorted(path.parent for path in folder.glob("*/config.json")) if folder.is_dir() else []
+    if inside:
+        named = ", ".join(map(str, inside[:3]))
+        return f"model.name is {str(folder)!r}, a folder without a config.json; those in it have one: give {named}"
+    return None
+
+
 def cannot_load(part: str, config: ModelConfig, error: Exception) -> str:
     """Say why a part of a model could not be loaded, and what to do."""
     name = str(config.name)
     folder = Path(name)
+    if (hint := misplaced(folder)) is not None:
+        return hint
     if folder.is_dir():
         files = sorted(entry.name for entry in folder.iterdir())
         shown = ", ".join(files[:8]) + (", ..." if len(files) > 8 else "") if files else "nothing"

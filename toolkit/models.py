@@ -1,7 +1,5 @@
 """Models of Hugging Face Transformers: the embedded one, a local folder, or a hub id."""
 
-import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,21 +10,19 @@ import torch
 from toolkit.adapters import add_adapters, base_of, check_blocks, load_adapters, quantization
 from toolkit.embedded_models import encoder
 from toolkit.errors import UserError
+from toolkit.model_changes import (
+    about_experts,
+    about_padding,
+    remark,
+    set_dropout,
+    set_dropout_layers,
+    without_layer_drop,
+)
 from toolkit.model_config import ModelConfig
-from toolkit.model_errors import cannot_load, first_line, no_attention
+from toolkit.model_errors import cannot_load, misplaced, no_attention
 from toolkit.weights import is_of_head
 
 NAMED = 5
-EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-"""Where configurations say how many experts a layer has."""
-ROUTING = ("router_aux_loss_coef", "aux_loss_alpha", "router_z_loss_coef")
-"""Where they say how much an auxiliary loss of the experts weighs."""
-WITHOUT_EFFECT = frozenset(
-    {"temperature", "top_p", "min_p", "top_h", "typical_p", "top_k", "epsilon_cutoff", "eta_cutoff"}
-    | {"early_stopping", "length_penalty", "cache_implementation", "cache_config", "pad_token_id"}
-    | {"output_attentions", "output_hidden_states", "output_scores", "output_logits"}
-)
-"""Settings for generation that others can leave without any effect."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +36,9 @@ class Architecture:
     head: str
     """What it has for that, such as "a sequence classification head"."""
 
+    encodes: bool = False
+    """Whether it reads texts in both directions, so that padding has to be hidden from it."""
+
     @property
     def loader(self) -> Any:
         """The class itself; to import it takes seconds."""
@@ -49,14 +48,22 @@ class Architecture:
 
 
 SEQUENCE_CLASSIFIER = Architecture(
-    "AutoModelForSequenceClassification", "classify texts", "a sequence classification head"
+    "AutoModelForSequenceClassification", "classify texts", "a sequence classification head", encodes=True
 )
-TOKEN_CLASSIFIER = Architecture("AutoModelForTokenClassification", "tag tokens", "a token classification head")
-QUESTION_ANSWERER = Architecture("AutoModelForQuestionAnswering", "mark answers in a text", "a question answering head")
-SEQ2SEQ_MODEL = Architecture("AutoModelForSeq2SeqLM", "turn one text into another", "an encoder and a decoder")
+TOKEN_CLASSIFIER = Architecture(
+    "AutoModelForTokenClassification", "tag tokens", "a token classification head", encodes=True
+)
+QUESTION_ANSWERER = Architecture(
+    "AutoModelForQuestionAnswering", "mark answers in a text", "a question answering head", encodes=True
+)
+SEQ2SEQ_MODEL = Architecture(
+    "AutoModelForSeq2SeqLM", "turn one text into another", "an encoder and a decoder", encodes=True
+)
 CAUSAL_MODEL = Architecture("AutoModelForCausalLM", "continue texts", "a causal language modelling head")
-MASKED_MODEL = Architecture("AutoModelForMaskedLM", "fill in masked words", "a masked language modelling head")
-TEXT_ENCODER = Architecture("AutoModel", "represent texts", "an encoder")
+MASKED_MODEL = Architecture(
+    "AutoModelForMaskedLM", "fill in masked words", "a masked language modelling head", encodes=True
+)
+TEXT_ENCODER = Architecture("AutoModel", "represent texts", "an encoder", encodes=True)
 IMAGES_AND_TEXTS = Architecture("AutoModelForZeroShotImageClassification", "compare images with texts", "two encoders")
 IMAGE_CLASSIFIER = Architecture("AutoModelForImageClassification", "classify images", "an image classification head")
 
@@ -99,6 +106,7 @@ def load_model(
             module: torch.nn.Module = architecture.loader.from_config(new, attn_implementation=config.attention)
         except (ValueError, ImportError) as error:
             raise UserError(no_attention(config, error)) from None
+        set_dropout_layers(module, config.dropout)
         return ready(module.to(dtype), config)
     config, adapters = base_of(config, trained if only is None else only)
     own = model_settings(config)
@@ -116,6 +124,7 @@ def load_model(
     if torch.get_default_device().type == "meta":
         # Another process reads the weights and sends them.
         bare: torch.nn.Module = architecture.loader.from_config(own, dtype=dtype, attn_implementation=config.attention)
+        set_dropout_layers(bare, config.dropout)
         remark(bare, remarks)
         return ready(bare, config)
     try:
@@ -138,7 +147,8 @@ def load_model(
     check_input(config, module, architecture)
     new = check_weights(config, module, info, architecture, trained)
     check_blocks(module, config)
-    remark(module, remarks | about_padding(module, architecture))
+    set_dropout_layers(module, config.dropout)
+    remark(module, remarks | (about_padding(module) if architecture.encodes else {}))
     if architecture is TEXT_ENCODER:
         new = []  # a pooler, which is not used
     if config.lora.rank is not None or adapters is not None:
@@ -160,12 +170,6 @@ def ready(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> torch.nn
         else:  # its name before Transformers 5.2x
             module.gradient_checkpointing_enable({"use_reentrant": False})
     return add_adapters(module, config, new) if config.lora.rank is not None else module
-
-
-def remark(module: torch.nn.Module, lines: Mapping[str, str]) -> None:
-    """Have a model say lines in the plan, by their names."""
-    known: Mapping[str, str] = getattr(module, "plan_remarks", {})
-    module.plan_remarks = {**known, **lines}  # type: ignore[assignment]
 
 
 def saved_labels(config: ModelConfig, architecture: Architecture = SEQUENCE_CLASSIFIER) -> list[str] | None:
@@ -211,6 +215,8 @@ def model_settings(config: ModelConfig) -> Any:
     config, _ = base_of(config, only=False)
     assert config.name is not None
     folder = Path(config.name)
+    if (hint := misplaced(folder)) is not None:
+        raise UserError(hint)
     if folder.is_file() or (
         not folder.exists() and (config.name.startswith((".", "/", "~")) or config.name.count("/") > 1)
     ):
@@ -225,6 +231,14 @@ def model_settings(config: ModelConfig) -> Any:
         return AutoConfig.from_pretrained(config.name, revision=config.revision)
     except (OSError, ValueError, KeyError, StrictDataclassError) as error:  # the last: a value of a wrong type
         raise UserError(cannot_load("configuration", config, error)) from None
+
+
+def reads_both_ways(settings: Any) -> bool:
+    """Return whether a model fills in masked words: as it is it sees the text that it would have to continue.
+
+    Most such models also come with a class that continues texts.
+    """
+    return type(settings) in MASKED_MODEL.loader._model_mapping and not getattr(settings, "is_decoder", False)
 
 
 def sequence_classifier(
@@ -325,75 +339,6 @@ def check_head(config: ModelConfig, adapters: Path | None, new: Sequence[str], r
     )
 
 
-def set_dropout(settings: Any, probability: float | None) -> None:
-    """Set every dropout probability of a Transformers configuration.
-
-    Raises:
-        UserError: the configuration has none to set.
-    """
-    from huggingface_hub.errors import StrictDataclassError
-
-    if probability is None:
-        return
-    # `classifier_dropout` and the like are null where they follow another one; a switch such as `token_dropout` is none.
-    found = {
-        key: value
-        for key, value in settings.to_dict().items()
-        if "drop" in key and "layer" not in key and (value is None or type(value) in (float, int))
-    }
-    if not found:
-        raise UserError(
-            f"model.dropout is {probability}, but a {settings.model_type} model has no dropout; leave it out"
-        )
-    for key, value in found.items():
-        try:
-            # Some configurations insist on a whole number where the model has none.
-            setattr(settings, key, 0 if type(value) is int and probability == 0 else probability)
-        except StrictDataclassError:
-            raise UserError(
-                f"model.dropout is {probability}, but a {settings.model_type} model takes only whole numbers for its {key}; "
-                "leave it out"
-            ) from None
-
-
-def without_layer_drop(settings: Any) -> dict[str, str]:
-    """Switch off in a Transformers configuration that whole layers are left out at random; return a line for the plan.
-
-    Each process would leave out others, and wait for the gradients of those that it used itself.
-    """
-    found = {k: v for k, v in settings.to_dict().items() if k.endswith("layerdrop") and v}
-    for key in found:
-        setattr(settings, key, 0.0)
-    if not found:
-        return {}
-    were = ", ".join(f"{key} {value:g}" for key, value in found.items())
-    return {"layer drop": f"switched off (the model's own: {were}): the processes would not leave out the same layers"}
-
-
-def about_experts(settings: Any) -> dict[str, str]:
-    """Return a line for the plan on a mixture of experts, whose auxiliary loss is not computed."""
-    own = settings.get_text_config()
-    experts = next((n for k in EXPERTS if isinstance(n := getattr(own, k, None), int) and n > 1), None)
-    weight = next((w for k in ROUTING if (w := getattr(own, k, None))), None)
-    if experts is None or weight is None:
-        return {}
-    return {
-        "experts": f"{experts} in a layer; their auxiliary loss, which would balance them, is not added: it is a mean over "
-        "whatever batch it sees, and so would depend on the cut"
-    }
-
-
-def about_padding(module: Any, architecture: Architecture) -> dict[str, str]:
-    """Return a line for the plan on a model that sees the padding of a text."""
-    sees = architecture not in (CAUSAL_MODEL, IMAGE_CLASSIFIER)
-    if not sees or "attention_mask" in inspect.signature(module.forward).parameters:
-        return {}
-    return {
-        "padding": f"a {type(module).__name__} takes no attention mask: what it makes of a text depends on the padding beside it, "
-        "so numbers differ between topologies"
-    }
-
-
 def check_input(config: ModelConfig, module: Any, architecture: Architecture) -> None:
     """Refuse a model that has the right class and takes something else than this task's texts or images."""
     wanted = "pixel_values" if architecture is IMAGE_CLASSIFIER else "input_ids"
@@ -403,33 +348,3 @@ def check_input(config: ModelConfig, module: Any, architecture: Architecture) ->
             f"model.name is {config.name!r}, whose {type(module).__name__} takes {takes}, and not the {wanted} that a task which is "
             f"to {architecture.purpose} has; give another model"
         )
-
-
-def settle_generation(module: Any, config: ModelConfig) -> None:
-    """Leave out of a model's generation settings what Transformers would refuse to save, and say so in the plan.
-
-    Published settings often name a temperature without `do_sample`, so that it counts for nothing. Transformers lets them pass
-    as long as nothing is changed in them.
-
-    Raises:
-        UserError: something else is wrong with them.
-    """
-    settings = module.generation_config
-    left_out: dict[str, Any] = {}
-    while True:
-        try:
-            settings.validate(strict=True)
-            break
-        except ValueError as error:
-            unused = {name: getattr(settings, name) for name in re.findall(r"^- `(\w+)`:", str(error), re.MULTILINE)}
-            if not unused or not unused.keys() <= WITHOUT_EFFECT:
-                raise UserError(
-                    f"the generation settings of {config.name} can't be saved again ({first_line(error)}); correct its "
-                    "generation_config.json"
-                ) from None
-            for name in unused:
-                setattr(settings, name, None)
-            left_out |= unused
-    if left_out:
-        said = ", ".join(f"{name} {value}" for name, value in left_out.items())
-        remark(module, {"generation": f"the model's own {said} are left out: as it generates they count for nothing"})

@@ -37,9 +37,7 @@ AVERAGES = {"adamw": 2, "sgd": 1}
 TORCHRUN_GRACE = 30.0
 
 
-def prepare(
-    task: Task, config: Config, runtime: Runtime, first_step: int = 0, unused: Sequence[str] = ()
-) -> Training:
+def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0, unused: Sequence[str] = ()) -> Training:
     """Build the model and everything around it, and try one micro-batch without changing anything.
 
     Weights and optimizer are those of the beginning.
@@ -275,7 +273,9 @@ def plan(training: Training) -> dict[str, str]:
     if training.unused:
         names = parameter_names(runtime.accelerator.unwrap_model(training.model))
         size = sum(p.numel() for p, name in names.items() if name in training.unused)
-        facts["frozen"] = f"{len(training.unused)} tensor(s) of {size:,} parameters, unused here: {named(training.unused)}"
+        facts["frozen"] = (
+            f"{len(training.unused)} tensor(s) of {size:,} parameters, unused here: {named(training.unused)}"
+        )
     facts["device"] = f"{runtime.device.type}, mixed precision {runtime.precision}" + (
         f", {runtime.threads} thread(s) per process" if runtime.device.type == "cpu" else ""
     )

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from toolkit.embedded_models import seq2seq
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED, counted, summed_cross_entropy
+from toolkit.model_changes import settle_generation
 from toolkit.model_config import ModelConfig
-from toolkit.models import SEQ2SEQ_MODEL, check_architecture, load_model, model_settings, settle_generation
+from toolkit.models import SEQ2SEQ_MODEL, check_architecture, load_model, model_settings
 from toolkit.rewriting.generation import GenerateConfig, prepare_generation
 from toolkit.task import Batch
 

@@ -1,0 +1,142 @@
+"""What is changed in a model of Transformers before it is trained, and what the plan says of it."""
+
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from toolkit.errors import UserError
+from toolkit.model_config import ModelConfig
+from toolkit.model_errors import first_line
+
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+"""Where configurations say how many experts a layer has."""
+ROUTING = ("router_aux_loss_coef", "aux_loss_alpha", "router_z_loss_coef")
+"""Where they say how much an auxiliary loss of the experts weighs."""
+POOLS_PADDING = frozenset({"canine", "funnel"})
+"""Kinds of encoders that shorten a text, whatever the attention mask says."""
+WITHOUT_EFFECT = frozenset(
+    {"temperature", "top_p", "min_p", "top_h", "typical_p", "top_k", "epsilon_cutoff", "eta_cutoff"}
+    | {"early_stopping", "length_penalty", "cache_implementation", "cache_config", "pad_token_id"}
+    | {"output_attentions", "output_hidden_states", "output_scores", "output_logits"}
+)
+"""Settings for generation that others can leave without any effect."""
+
+
+def remark(module: torch.nn.Module, lines: Mapping[str, str]) -> None:
+    """Have a model say lines in the plan, by their names."""
+    known: Mapping[str, str] = getattr(module, "plan_remarks", {})
+    module.plan_remarks = {**known, **lines}  # type: ignore[assignment]
+
+
+def set_dropout(settings: Any, probability: float | None) -> None:
+    """Set every dropout probability of a Transformers configuration; None leaves them as they are.
+
+    Raises:
+        UserError: the configuration has none to set.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+
+    if probability is None:
+        return
+    # `classifier_dropout` and the like are null where they follow another one; a switch such as `token_dropout` is none.
+    found = {
+        key: value
+        for key, value in settings.to_dict().items()
+        if "drop" in key and "layer" not in key and (value is None or type(value) in (float, int))
+    }
+    if not found:
+        raise UserError(
+            f"model.dropout is {probability}, but a {settings.model_type} model has no dropout; leave it out"
+        )
+    for key, value in found.items():
+        try:
+            # Some configurations insist on a whole number where the model has none.
+            setattr(settings, key, 0 if type(value) is int and probability == 0 else probability)
+        except StrictDataclassError:
+            raise UserError(
+                f"model.dropout is {probability}, but a {settings.model_type} model takes only whole numbers for its {key}; "
+                "leave it out"
+            ) from None
+
+
+def set_dropout_layers(module: torch.nn.Module, probability: float | None) -> None:
+    """Set the probability of all dropout layers, too where a model does not ask its configuration; None leaves them as they are."""
+    if probability is not None:
+        for layer in module.modules():
+            if isinstance(layer, torch.nn.modules.dropout._DropoutNd):
+                layer.p = probability
+
+
+def without_layer_drop(settings: Any) -> dict[str, str]:
+    """Switch off in a Transformers configuration that whole layers are left out at random; return a line for the plan.
+
+    Each process would leave out others, and wait for the gradients of those that it used itself.
+    """
+    found = {key: value for key, value in settings.to_dict().items() if key.endswith("layerdrop") and value}
+    for key in found:
+        setattr(settings, key, 0.0)
+    if not found:
+        return {}
+    were = ", ".join(f"{key} {value:g}" for key, value in found.items())
+    return {"layer drop": f"switched off ({were} in the model): the processes would not leave out the same layers"}
+
+
+def about_experts(settings: Any) -> dict[str, str]:
+    """Return a line for the plan on a mixture of experts: what depends on the cut of a batch is not done, or told."""
+    own = settings.get_text_config()
+    count = next((n for key in EXPERTS if isinstance(n := getattr(own, key, None), int) and n > 1), None)
+    if count is None:
+        return {}
+    said = [f"{count} in a layer"]
+    if any(getattr(own, key, None) for key in ROUTING):
+        said.append("the loss that would balance them is left out, as it is a mean over a batch and depends on the cut")
+    if capacity := getattr(own, "expert_capacity", None):
+        said.append(
+            f"each takes {capacity} tokens of a text or batch and leaves the others, so numbers differ between topologies"
+        )
+    return {"experts": "; ".join(said)}
+
+
+def about_padding(module: Any) -> dict[str, str]:
+    """Return a line for the plan on an encoder that sees the padding of a text."""
+    masked = "attention_mask" in inspect.signature(module.forward).parameters
+    if masked and module.config.model_type not in POOLS_PADDING:
+        return {}
+    how = "pools tokens together with the padding" if masked else "takes no attention mask"
+    return {
+        "padding": f"a {type(module).__name__} {how}: what it makes of a text depends on those beside it, so numbers differ "
+        "between topologies"
+    }
+
+
+def settle_generation(module: Any, config: ModelConfig) -> None:
+    """Leave out of a model's generation settings what Transformers would refuse to save, and say so in the plan.
+
+    Published settings often name a temperature without `do_sample`, so that it counts for nothing. Transformers lets them pass
+    as long as nothing is changed in them.
+
+    Raises:
+        UserError: something else is wrong with them.
+    """
+    settings = module.generation_config
+    left_out: dict[str, Any] = {}
+    while True:
+        try:
+            settings.validate(strict=True)
+            break
+        except ValueError as error:
+            unused = {name: getattr(settings, name) for name in re.findall(r"^- `(\w+)`:", str(error), re.MULTILINE)}
+            if not unused or not unused.keys() <= WITHOUT_EFFECT:
+                raise UserError(
+                    f"the generation settings of {config.name} can't be saved again ({first_line(error)}); correct its "
+                    "generation_config.json"
+                ) from None
+            for name in unused:
+                setattr(settings, name, None)
+            left_out |= unused
+    if left_out:
+        said = ", ".join(f"{name} {value}" for name, value in left_out.items())
+        remark(module, {"generation": f"the model's own {said} are left out: as it generates they count for nothing"})
