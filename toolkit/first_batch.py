@@ -1,5 +1,6 @@
 """What is tried on the first micro-batch, before any step, because it would hang or fail obscurely later."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any
@@ -11,7 +12,7 @@ from toolkit.joint import loss_of_batch
 from toolkit.loading import LoadedMicroBatch
 from toolkit.runtime import Runtime
 from toolkit.task import Task
-from toolkit.weights import is_of_head, parameter_names
+from toolkit.weights import canonical, is_of_head, parameter_names
 
 NAMED = 8
 
@@ -99,7 +100,9 @@ def models_of_transformers(model: torch.nn.Module) -> Iterator[Any]:
     """Yield the models of Transformers in a network, the outermost of each; Transformers itself is not imported for that."""
     inside: set[torch.nn.Module] = set()
     for module in model.modules():
-        own = type(module).__module__.partition(".")[0] == "transformers" and hasattr(module, "base_model_prefix")
+        # Sharding gives a module a class of its own, below that of the model.
+        kind = next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("torch.distributed."))
+        own = kind.__module__.partition(".")[0] == "transformers" and hasattr(module, "base_model_prefix")
         if own and module not in inside:
             inside.update(module.modules())
             yield module
@@ -125,6 +128,20 @@ def layers_left_out(
             if len(without) < len(layers):
                 found.update(*without)
     return found
+
+
+def parts_of(model: torch.nn.Module, chosen: Iterable[str]) -> list[str]:
+    """Return parameters in the largest parts of a model that consist of them; `*` stands for the number of a layer."""
+    names, chosen = parameter_names(model), set(chosen)
+    left = {parameter for parameter in model.parameters() if names[parameter] in chosen}
+    found = []
+    for part, module in model.named_modules():  # the outer ones come first
+        inside = set(module.parameters())
+        if inside and inside <= left:
+            found.append(canonical(part))
+            left -= inside
+    found += [names[parameter] for parameter in model.parameters() if parameter in left]
+    return list(dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in found))
 
 
 def elements(parameters: Iterable[torch.Tensor]) -> int:

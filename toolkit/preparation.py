@@ -13,7 +13,7 @@ from toolkit.agreement import compare_data, compare_models, digests_of_data
 from toolkit.config import Config
 from toolkit.cut import accumulation
 from toolkit.errors import UserError
-from toolkit.first_batch import active_dropout, batch_norms, named, unused_parameters, without_gradient
+from toolkit.first_batch import active_dropout, batch_norms, named, parts_of, unused_parameters, without_gradient
 from toolkit.loading import MicroBatches, MicroBatchSampler, build_loader
 from toolkit.model_from_main import build_on_main, shard_from_main
 from toolkit.optimizer import begin_averages, build_optimizer
@@ -271,10 +271,11 @@ def plan(training: Training) -> dict[str, str]:
     dtypes = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters}))
     facts["parameters"] = f"{sum(p.numel() for p in parameters):,} ({trainable:,} trainable), {dtypes}"
     if training.unused:
-        names = parameter_names(runtime.accelerator.unwrap_model(training.model))
-        size = sum(p.numel() for p, name in names.items() if name in training.unused)
+        module = runtime.accelerator.unwrap_model(training.model)
+        size = sum(p.numel() for p, name in parameter_names(module).items() if name in training.unused)
+        parts = named(parts_of(module, training.unused))
         facts["frozen"] = (
-            f"{len(training.unused)} tensor(s) of {size:,} parameters, unused here: {named(training.unused)}"
+            f"{len(training.unused)} tensor(s) of {size:,} parameters that this task leaves unused: {parts}"
         )
     facts["device"] = f"{runtime.device.type}, mixed precision {runtime.precision}" + (
         f", {runtime.threads} thread(s) per process" if runtime.device.type == "cpu" else ""
