@@ -1,5 +1,6 @@
 """Samples to batches: the sampler that plans the micro-batches, and the loader that fetches and collates them."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import index
@@ -100,6 +101,8 @@ def build_loader(
     sampler: MicroBatchSampler, task: Task, seed: int, steps_per_epoch: int | None = None
 ) -> "DataLoader[LoadedMicroBatch]":
     """Return a loader of `LoadedMicroBatch`, still to be prepared by Accelerate; see `MicroBatches`."""
+    # That there are more workers than cores is said once, in the plan, and not by each loader that Accelerate makes of this.
+    warnings.filterwarnings("ignore", "This DataLoader will create")
     return DataLoader(
         MicroBatches(sampler.source, task, seed, steps_per_epoch),
         batch_sampler=sampler,  # type: ignore[arg-type]  # a MicroBatch stands where torch expects a list of indices

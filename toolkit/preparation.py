@@ -20,7 +20,7 @@ from toolkit.optimizer import begin_averages, build_optimizer
 from toolkit.order import ShuffledOrder
 from toolkit.randomness import seed_for
 from toolkit.restoring import digest_of_frozen, weights_of
-from toolkit.runtime import Runtime
+from toolkit.runtime import Runtime, usable_cores
 from toolkit.schedules import warmup_steps
 from toolkit.sharding import check_units, checkpoint_activations, shard, units
 from toolkit.spreading import whole_weights
@@ -280,6 +280,8 @@ def plan(training: Training) -> dict[str, str]:
     facts["device"] = f"{runtime.device.type}, mixed precision {runtime.precision}" + (
         f", {runtime.threads} thread(s) per process" if runtime.device.type == "cpu" else ""
     )
+    if task.workers:
+        facts["workers"] = f"{task.workers} per process fetch and collate" + too_many_workers(task.workers)
     if runtime.size > 1 or runtime.strategy.spreads:
         facts["strategy"] = runtime.strategy.description
     if runtime.strategy.sharded:
@@ -297,6 +299,15 @@ def plan(training: Training) -> dict[str, str]:
             "so numbers differ between topologies"
         )
     return facts
+
+
+def too_many_workers(workers: int) -> str:
+    """Return what the plan adds where this machine has fewer cores than workers."""
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    cores = usable_cores()
+    if workers * processes <= cores:
+        return ""
+    return f"; that is more than the {cores} core(s) of this machine: they wait for each other, give data.workers {cores // processes}"
 
 
 def checkpoint_facts(training: Training) -> str:
