@@ -23,6 +23,26 @@ WITHOUT_EFFECT = frozenset(
     | {"output_attentions", "output_hidden_states", "output_scores", "output_logits"}
 )
 """Settings for generation that others can leave without any effect."""
+APPLIED = (
+    "repetition_penalty",
+    "no_repeat_ngram_size",
+    "encoder_repetition_penalty",
+    "encoder_no_repeat_ngram_size",
+    "min_length",
+    "min_new_tokens",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "sequence_bias",
+    "exponential_decay_length_penalty",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "guidance_scale",
+    "stop_strings",
+)
+"""Settings that change which text is generated, without sampling too."""
+NEUTRAL = (0, 1.0)
+"""Their values that change nothing."""
 
 
 def remark(module: torch.nn.Module, lines: Mapping[str, str]) -> None:
@@ -113,7 +133,7 @@ def about_padding(module: Any) -> dict[str, str]:
 
 
 def settle_generation(module: Any, config: ModelConfig) -> None:
-    """Leave out of a model's generation settings what Transformers would refuse to save, and say so in the plan.
+    """Leave out of a model's generation settings what Transformers would refuse to save, and say in the plan which ones apply.
 
     Published settings often name a temperature without `do_sample`, so that it counts for nothing. Transformers lets them pass
     as long as nothing is changed in them.
@@ -137,6 +157,16 @@ def settle_generation(module: Any, config: ModelConfig) -> None:
             for name in unused:
                 setattr(settings, name, None)
             left_out |= unused
+    applied = {name: value for name in APPLIED if (value := getattr(settings, name, None)) not in (None, *NEUTRAL)}
+    said = []
+    if applied:
+        said.append(f"with the model's own {listed(applied)}")
     if left_out:
-        said = ", ".join(f"{name} {value}" for name, value in left_out.items())
-        remark(module, {"generation": f"the model's own {said} are left out: as it generates they count for nothing"})
+        said.append(f"its {listed(left_out)} count for nothing without sampling or beams, and are left out")
+    if said:
+        remark(module, {"generation": "; ".join(said)})
+
+
+def listed(settings: Mapping[str, Any]) -> str:
+    """Return settings in words."""
+    return ", ".join(f"{name} {value}" for name, value in settings.items())

@@ -51,6 +51,19 @@ def cannot_load(part: str, config: ModelConfig, error: Exception) -> str:
     )
 
 
+def wrong_generation(config: ModelConfig) -> str | None:
+    """Say what is wrong with a model's settings for generation, which come with its weights, or None."""
+    from transformers import GenerationConfig
+
+    try:
+        GenerationConfig.from_pretrained(config.name, revision=config.revision)
+    except OSError:  # it has none
+        return None
+    except ValueError as error:
+        return f"the generation_config.json of {config.name} holds what can't be ({first_line(error)}); correct it"
+    return None
+
+
 def no_attention(config: ModelConfig, error: Exception) -> str:
     """Say that the implementation of attention that was asked for is not to be had."""
     reason = first_line(error).partition(". ")[0]

@@ -19,7 +19,7 @@ from toolkit.model_changes import (
     without_layer_drop,
 )
 from toolkit.model_config import ModelConfig
-from toolkit.model_errors import cannot_load, misplaced, no_attention
+from toolkit.model_errors import cannot_load, misplaced, no_attention, wrong_generation
 from toolkit.weights import is_of_head
 
 NAMED = 5
@@ -143,7 +143,7 @@ def load_model(
     except (OSError, ValueError, RuntimeError, SafetensorError, ImportError) as error:
         if config.attention is not None and "attention" in str(error).lower():
             raise UserError(no_attention(config, error)) from None
-        raise UserError(cannot_load("weights", config, error)) from None
+        raise UserError(wrong_generation(config) or cannot_load("weights", config, error)) from None
     check_input(config, module, architecture)
     new = check_weights(config, module, info, architecture, trained)
     check_blocks(module, config)
