@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from toolkit import Config, Task, fine_tune
-from toolkit.config import BatchConfig, OptimConfig
+from toolkit.config import BatchConfig, Rates
 from toolkit.export import pretrained_folder
 from toolkit.images.augmentation import AugmentConfig
 from toolkit.images.data import LabelledImages
@@ -33,6 +33,8 @@ from toolkit.models import IMAGE_CLASSIFIER, labels_of_head, load_model, saved_l
 
 @dataclass(frozen=True)
 class ClassifyImages(Config):
+    rates = Rates(new=3e-3)
+
     model: ModelConfig = ModelConfig()
     """Which model is trained; the embedded one is a small ConvNeXt."""
     data: LabelledImages = LabelledImages(held_out=0.2)
@@ -41,8 +43,6 @@ class ClassifyImages(Config):
     """What is random about each training image."""
     batch: BatchConfig = BatchConfig(size=64)
     """How many samples a step takes and how they are cut."""
-    optim: OptimConfig = OptimConfig(lr=3e-3)
-    """How the weights are changed."""
     epochs: float | None = 20
     """Passes over the training data; give epochs or steps, not both."""
 

@@ -13,11 +13,9 @@ import torch
 from toolkit.errors import UserError
 from toolkit.extras import require
 from toolkit.losses import full_precision
-from toolkit.model_config import LoraConfig, ModelConfig
+from toolkit.model_config import ADAPTERS, LoraConfig, ModelConfig
 
 EXTRA, QUANTISED = "lora", "qlora"
-SETTINGS = "adapter_config.json"
-"""The file of `peft` that tells a folder with adapters from one with a model."""
 BESIDE = "adapter"
 """The folder for the adapters within that of a merged model."""
 BLOCK = 64
@@ -188,24 +186,24 @@ def base_of(config: ModelConfig, only: bool) -> tuple[ModelConfig, Path | None]:
         UserError: the folder does not say what its base is, or its adapters are not those that the settings ask for.
     """
     folder = Path(config.name) if config.name is not None else None
-    if folder is None or not (folder / SETTINGS).is_file():
+    if folder is None or not (folder / ADAPTERS).is_file():
         if not only or config.lora.rank is None:
             return config, None
-        if folder is not None and (folder / BESIDE / SETTINGS).is_file():
+        if folder is not None and (folder / BESIDE / ADAPTERS).is_file():
             return replace(config, lora=LoraConfig()), None  # they are merged into this model already
         raise UserError(
             f"model.name is {config.name!r}, a model without trained adapters, and new ones change nothing, so there is "
             "nothing to evaluate; name the folder with the adapters, such as <output>/model, or leave model.lora out"
         )
     try:
-        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        settings = json.loads((folder / ADAPTERS).read_text(encoding="utf-8"))
         base, rank = str(settings["base_model_name_or_path"] or ""), int(settings["r"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{folder / SETTINGS} is not what peft writes for LoRA; save the adapters again") from None
+        raise UserError(f"{folder / ADAPTERS} is not what peft writes for LoRA; save the adapters again") from None
     if not base or (Path(base).is_absolute() and not Path(base).is_dir()):
         raise UserError(
             f"the adapters in {folder} are for the model {base or 'of no name'!r}, which is not there; bring it back, or set "
-            f"base_model_name_or_path in {folder / SETTINGS} to where it is"
+            f"base_model_name_or_path in {folder / ADAPTERS} to where it is"
         )
     asked = config.lora
     if asked.rank not in (None, rank) or (

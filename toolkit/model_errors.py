@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from toolkit.model_config import ModelConfig
+from toolkit.model_config import ADAPTERS, ModelConfig
 
 
 def misplaced(folder: Path) -> str | None:
     """Say where a model is, if this folder is one that only holds it, or None."""
-    if (folder / "config.json").is_file() or (folder / "adapter_config.json").is_file():
+    if (folder / "config.json").is_file() or (folder / ADAPTERS).is_file():
         return None
     if (folder / "run.json").is_file():
         if (folder / "model").is_dir():

@@ -14,6 +14,7 @@ from toolkit.config import Config
 from toolkit.cut import accumulation
 from toolkit.errors import UserError
 from toolkit.first_batch import active_dropout, batch_norms, named, parts_of, unused_parameters, without_gradient
+from toolkit.learning_rates import about_rate, trained, unusual_rate, with_learning_rate
 from toolkit.loading import MicroBatches, MicroBatchSampler, build_loader
 from toolkit.model_from_main import build_on_main, shard_from_main
 from toolkit.optimizer import begin_averages, build_optimizer
@@ -52,6 +53,7 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0, u
     Raises:
         UserError: the configuration does not fit the data or the number of processes, or the model can't be trained.
     """
+    config = with_learning_rate(config)
     # Once per machine: it may mean to read all of the data.
     reads = runtime.accelerator.is_local_main_process
     digests = runtime.together(lambda: digests_of_data(task) if reads else {})
@@ -265,9 +267,11 @@ def plan(training: Training) -> dict[str, str]:
         facts["steps"] += f"; {training.first_step:,} are done, {training.total_steps - training.first_step:,} are left"
     facts["checkpoints"] = checkpoint_facts(training)
     facts["optimizer"] = (
-        f"{optim.name}, lr {optim.lr:g}, {warmup_steps(optim, training.total_steps):,} warm-up steps, then {optim.schedule}; "
+        f"{optim.name}, {about_rate(config)}, {warmup_steps(optim, training.total_steps):,} warm-up steps, then {optim.schedule}; "
         f"weight decay {optim.weight_decay:g}, clip {optim.clip if optim.clip is not None else 'off'}"
     )
+    if warning := unusual_rate(optim.rate, trained(config), optim.name):
+        facts["warning"] = warning
     dtypes = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters}))
     facts["parameters"] = f"{sum(p.numel() for p in parameters):,} ({trainable:,} trainable), {dtypes}"
     if training.unused:

@@ -11,6 +11,7 @@ from toolkit.console import Voice
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluation import evaluate
 from toolkit.launch import launched
+from toolkit.learning_rates import with_learning_rate
 from toolkit.preparation import prepare_for_evaluation
 from toolkit.resume import different_numbers, listed
 from toolkit.run_folder import RunFolder
@@ -32,6 +33,7 @@ def carry_out(
         UserError: something that the user can fix, told in every process.
         Preempted: the run stopped on request, in every process.
     """
+    config = with_learning_rate(config)
     runtime = runtime or start_runtime(config)
     voice = Voice(runtime.is_main)
     try:
