@@ -26,7 +26,7 @@ from toolkit.images.embedded_model import image_classifier
 from toolkit.images.metrics import Confusion
 from toolkit.images.processor import Preparation, processor_of, stack_images
 from toolkit.losses import logits_of, summed_cross_entropy
-from toolkit.metrics import accuracy, macro_f1
+from toolkit.metrics import class_metrics, positive_class
 from toolkit.model_config import ModelConfig
 from toolkit.models import IMAGE_CLASSIFIER, labels_of_head, load_model, saved_labels
 
@@ -69,7 +69,7 @@ def task(config: ClassifyImages) -> Task:
         loss=lambda model, batch: summed_cross_entropy(logits_of(model, batch), batch["labels"]),
         predict=lambda model, batch: logits_of(model, batch).argmax(-1),
         finish=confusion.finish,
-        metrics=[accuracy, macro_f1],
+        metrics=class_metrics(images.labels),
         baseline=images.baseline,
         show=images.shown,
         export=confusion.exported(pretrained_folder(processor, None, "Image classification", "image-classification")),
@@ -79,6 +79,7 @@ def task(config: ClassifyImages) -> Task:
             "model": config.model.name or "the embedded ConvNeXt, with new weights",
             **prepare.facts,
             **images.facts,
+            **positive_class(images.labels),
         },
     )
 

@@ -26,7 +26,7 @@ LAYERS = {
     3: (
         "boundaries evaluation first_batch former joint loop preparation restoring resume rows run session training "
         "training_run adapters data_config embedded_models export heads label_reading labelled_rows labelled_texts labels "
-        "model_changes model_errors models texts tokenized_texts tokenizer "
+        "model_card model_changes model_errors models texts tokenized_texts tokenizer "
         "table_conll table_csv table_files table_folders table_hub table_json table_plain table_text tables"
     ),
     4: "commands compare evidence findings recipe_file trials verify verify_checkpoints verify_ledger verify_resume",

@@ -114,7 +114,9 @@ def embedding_folder(
 ) -> Callable[[torch.nn.Module, Path, Mapping[str, Any]], None]:
     """Return a task's `export`: a folder for `transformers.AutoModel` and for `sentence_transformers.SentenceTransformer`."""
     usage = 'Load it with `sentence_transformers.SentenceTransformer("<this folder>")`.'
-    write = pretrained_folder(tokenizer, max_length, "Sentence embeddings", "feature-extraction", usage)
+    write = pretrained_folder(
+        tokenizer, max_length, "Sentence embeddings", "feature-extraction", usage, "sentence-transformers"
+    )
 
     def export(module: Any, folder: Path, results: Mapping[str, Any]) -> None:
         write(module, folder, results)
