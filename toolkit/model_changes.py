@@ -105,19 +105,18 @@ def without_layer_drop(settings: Any) -> dict[str, str]:
 
 
 def about_experts(settings: Any) -> dict[str, str]:
-    """Return a line for the plan on a mixture of experts: what depends on the cut of a batch is not done, or told."""
+    """Return lines for the plan on a mixture of experts: what in it depends on the cut of a batch."""
     own = settings.get_text_config()
-    count = next((n for key in EXPERTS if isinstance(n := getattr(own, key, None), int) and n > 1), None)
-    if count is None:
+    if not any(isinstance(count := getattr(own, key, None), int) and count > 1 for key in EXPERTS):
         return {}
-    said = [f"{count} in a layer"]
+    said = {}
     if any(getattr(own, key, None) for key in ROUTING):
-        said.append("the loss that would balance them is left out, as it is a mean over a batch and depends on the cut")
+        said["experts"] = "the loss that would balance them is left out: a mean over a batch depends on the cut"
     if capacity := getattr(own, "expert_capacity", None):
-        said.append(
-            f"each takes {capacity} tokens of a text or batch and leaves the others, so numbers differ between topologies"
+        said["capacity"] = (
+            f"an expert takes {capacity} tokens at a time and leaves the others, so numbers differ between topologies"
         )
-    return {"experts": "; ".join(said)}
+    return said
 
 
 def about_padding(module: Any) -> dict[str, str]:

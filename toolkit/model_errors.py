@@ -4,6 +4,8 @@ from pathlib import Path
 
 from toolkit.model_config import ADAPTERS, ModelConfig
 
+NAMED = 3
+
 
 def misplaced(folder: Path) -> str | None:
     """Say where a model is, if this folder is one that only holds it, or None."""
@@ -11,17 +13,20 @@ def misplaced(folder: Path) -> str | None:
         return None
     if (folder / "run.json").is_file():
         if (folder / "model").is_dir():
-            return f"model.name is {str(folder)!r}, a run folder, whose model is in it: give --model.name {folder / 'model'}"
-        return f"model.name is {str(folder)!r}, the folder of a run that has saved no model yet; finish that run, or name another model"
+            return f"model.name is '{folder}', a run folder, whose model is in it: give --model.name {folder / 'model'}"
+        return (
+            f"model.name is '{folder}', the folder of a run that has saved no model yet; finish that run, or name another "
+            "model"
+        )
     if (folder / "manifest.json").is_file() and (folder / "state.json").is_file():
         return (
-            f"model.name is {str(folder)!r}, a checkpoint, from which its run goes on; the model that the run saves when it is "
+            f"model.name is '{folder}', a checkpoint, from which its run goes on; the model that the run saves when it is "
             f"finished is {folder.parent.parent / 'model'}"
         )
     inside = sorted(path.parent for path in folder.glob("*/config.json")) if folder.is_dir() else []
     if inside:
-        named = ", ".join(map(str, inside[:3]))
-        return f"model.name is {str(folder)!r}, a folder without a config.json; those in it have one: give {named}"
+        named = " or ".join(map(str, inside[:NAMED]))
+        return f"model.name is '{folder}', a folder without a config.json, in which others have one: give --model.name {named}"
     return None
 
 
