@@ -438,7 +438,7 @@ SHORT = "--epochs null --steps 2 --batch.size 8 --generate.tokens 6 --generate.s
 def test_settings_of_sampling_without_sampling_are_left_out_and_told(
     run: Any, settings_of: Any, tmp_path: Path, flags: list[str]
 ) -> None:
-    # Those of Vicuna and of older copies of Llama 2. Transformers doesn't save them again once anything in them is changed.
+    # Those of Vicuna and of older copies of Llama 2. Transformers doesn't save them once anything in them is changed.
     model = settings_of("vicuna", temperature=0.9, top_p=0.6, max_length=4096, pad_token_id=-1)
     data = write_rows(tmp_path / "rows.jsonl", conversations(30, 0))
     outcome: Outcome = run("--model.name", model, "--data.train", data, *SHORT.split(), *flags).done()

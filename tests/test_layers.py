@@ -10,8 +10,8 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = {
     0: (
-        "activity cache pipes columns command_line config cut diagnosis errors extras held_out learning_rates model_config order outcome randomness "
-        "reading schedules settings_file stopping"
+        "activity cache pipes columns command_line config cut diagnosis errors extras held_out learning_rates model_config "
+        "order outcome randomness reading schedules settings_file stopping"
     ),
     1: (
         "loading losses metric_classes metrics optimizer optimizer_state pieces scoring snapshot stored tally task weights "

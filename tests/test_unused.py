@@ -1,4 +1,4 @@
-"""Parameters that get no gradient: what a model of Transformers leaves unused is frozen, what was forgotten is refused."""
+"""Parameters without a gradient: what Transformers leaves unused is frozen, what somebody forgot is refused."""
 
 from collections.abc import Callable
 from typing import Any

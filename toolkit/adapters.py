@@ -61,7 +61,7 @@ def add_adapters(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> t
             f"{config.name} comes without {', '.join(tied)}, which shares weights with the embeddings, so that it can't be trained "
             "beside adapters; leave model.lora out, or name a model that comes with it"
         )
-    # Where the base is found again: a path that is relative would hold in one folder only. peft takes it from the model.
+    # Where the base is found again: a relative path would hold in one folder only. peft takes it from the model.
     module.name_or_path = (
         str(Path(config.name).resolve()) if config.name and Path(config.name).is_dir() else config.name
     )
@@ -84,7 +84,7 @@ def add_adapters(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> t
 
 
 def train_in_full_precision(adapted: torch.nn.Module) -> bool:
-    """Have whole layers that are trained beside adapters keep their weights in float32 or better; return whether any had not.
+    """Keep whole layers that are trained beside adapters in float32 or better; return whether any was not.
 
     In 16 bits a small update of a weight is rounded away. peft itself does the same for the adapters.
     """

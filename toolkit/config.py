@@ -59,7 +59,7 @@ class OptimConfig:
     name: Literal["adamw", "sgd"] = "adamw"
     """The optimizer: adamw, or sgd with momentum betas[0]."""
     lr: float | None = None
-    """Peak learning rate; null takes the recipe's own for what is trained: new weights, pre-trained ones, or adapters."""
+    """Peak learning rate; null takes the recipe's: one for new weights, one for pre-trained ones, one for adapters."""
     weight_decay: float = 0.01
     """Weight decay; biases, norms and other parameters of fewer than two dimensions take none."""
     betas: tuple[float, float] = (0.9, 0.999)

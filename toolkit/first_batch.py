@@ -46,8 +46,8 @@ def without_gradient(task: Task, runtime: Runtime, model: torch.nn.Module, micro
 def unused_parameters(model: torch.nn.Module, without: Sequence[Sequence[str]]) -> list[str]:
     """Return the parameters that the task leaves unused, which are to be frozen: no process has a gradient for them.
 
-    With several processes each would wait for their gradients in vain, and with one they would be saved as if they had been
-    trained.
+    With several processes each would wait for their gradients in vain, and with one they would be saved as if they had
+    been trained.
 
     Args:
         model: unwrapped.
@@ -61,14 +61,15 @@ def unused_parameters(model: torch.nn.Module, without: Sequence[Sequence[str]]) 
     problems = []
     if elsewhere:
         problems.append(
-            f"{len(elsewhere)} trainable parameter(s) get a gradient in some processes and none in others: {named(elsewhere)}. "
-            "Training would hang or fail; let the loss depend on them whatever a batch holds, or freeze them "
-            "(requires_grad_(False))"
+            f"{len(elsewhere)} trainable parameter(s) get a gradient in some processes and none in others: "
+            f"{named(elsewhere)}. Training would hang or fail; let the loss depend on them whatever a batch holds, or "
+            "freeze them (requires_grad_(False))"
         )
     if forgotten := forgotten_parameters(model, everywhere):
         problems.append(
-            f"{len(forgotten)} trainable parameter(s) get no gradient from the loss: {named(forgotten)}. With several processes "
-            "training would hang or fail; freeze them (requires_grad_(False)), remove them, or let the loss depend on them"
+            f"{len(forgotten)} trainable parameter(s) get no gradient from the loss: {named(forgotten)}. With several "
+            "processes training would hang or fail; freeze them (requires_grad_(False)), remove them, or let the loss "
+            "depend on them"
         )
     if problems:
         raise UserError(*problems)
@@ -78,11 +79,11 @@ def unused_parameters(model: torch.nn.Module, without: Sequence[Sequence[str]]) 
 def forgotten_parameters(model: torch.nn.Module, without: Iterable[str]) -> list[str]:
     """Return of the parameters without a gradient those that somebody must have meant to train.
 
-    The code of a model of Transformers is not the user's, and a task may well leave a part of it unused: a pooler, the token
-    that stands for a mask, a table of positions that is computed and never learnt (`from_pretrained` makes it trainable
-    again). Nobody leaves these unused on purpose: a part of a network that is not Transformers' own; the head of a model; some
-    layers of a stack, as where the loss looks at an earlier one; anything, if it is more than half of a model. Embeddings do
-    not count for that: where the vocabulary is large, they are more than all layers together.
+    The code of a model of Transformers is not the user's, and a task may well leave a part of it unused: a pooler, the
+    token that stands for a mask, a table of positions that is computed and never learnt (`from_pretrained` makes it
+    trainable again). Nobody leaves these unused on purpose: a part of a network that is not Transformers' own; the head
+    of a model; some layers of a stack, as where the loss looks at an earlier one; anything, if it is more than half of
+    a model. Embeddings do not count for that: where the vocabulary is large, they are more than all layers together.
     """
     names, without = parameter_names(model), set(without)
     lacking = {parameter for parameter in model.parameters() if names[parameter] in without}
@@ -97,7 +98,7 @@ def forgotten_parameters(model: torch.nn.Module, without: Iterable[str]) -> list
 
 
 def models_of_transformers(model: torch.nn.Module) -> Iterator[Any]:
-    """Yield the models of Transformers in a network, the outermost of each; Transformers itself is not imported for that."""
+    """Yield the models of Transformers in a network, each the outermost. Transformers is not imported for that."""
     inside: set[torch.nn.Module] = set()
     for module in model.modules():
         # Sharding gives a module a class of its own, below that of the model.

@@ -14,7 +14,7 @@ USUAL: dict[str, dict[Trained, tuple[float, float]]] = {
     "adamw": {"new": (1e-5, 2e-2), "pretrained": (1e-7, 5e-4), "adapters": (1e-6, 1e-2)},
     "sgd": {"new": (1e-4, 10.0), "pretrained": (1e-5, 1.0), "adapters": (1e-4, 10.0)},
 }
-"""The lowest and the highest rate that each optimizer usually takes, generously: those of published recipes lie within."""
+"""The lowest and the highest rate that is usual: those of published recipes lie well within."""
 
 
 def with_learning_rate(config: AnyConfig) -> AnyConfig:
@@ -25,7 +25,7 @@ def with_learning_rate(config: AnyConfig) -> AnyConfig:
 
 
 def trained(config: Config) -> Trained:
-    """Return what a run trains. A recipe without a model of Transformers trains new weights, as far as anybody knows."""
+    """Return what a run trains: without a model of Transformers new weights, as far as anybody knows."""
     section = getattr(config, "model", None)
     return section.trains if isinstance(section, ModelConfig) else "new"
 
@@ -45,4 +45,5 @@ def unusual_rate(rate: float, what: Trained, optimizer: str) -> str | None:
     effect = "little will be learned" if rate < lowest else "training will hardly be stable"
     if rate > highest and what != "new":
         effect = "what the model knows will be lost"
-    return f"optim.lr is {rate:g}, where {IN_WORDS[what]} usually take {lowest:g} to {highest:g} with {optimizer}: {effect}"
+    usual = f"{lowest:g} to {highest:g} with {optimizer}"
+    return f"optim.lr is {rate:g}, where {IN_WORDS[what]} usually take {usual}: {effect}"

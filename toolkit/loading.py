@@ -101,7 +101,7 @@ def build_loader(
     sampler: MicroBatchSampler, task: Task, seed: int, steps_per_epoch: int | None = None
 ) -> "DataLoader[LoadedMicroBatch]":
     """Return a loader of `LoadedMicroBatch`, still to be prepared by Accelerate; see `MicroBatches`."""
-    # That there are more workers than cores is said once, in the plan, and not by each loader that Accelerate makes of this.
+    # That there are more workers than cores the plan says once, and not each loader that Accelerate makes of this.
     warnings.filterwarnings("ignore", "This DataLoader will create")
     return DataLoader(
         MicroBatches(sampler.source, task, seed, steps_per_epoch),

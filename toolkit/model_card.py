@@ -50,6 +50,7 @@ def card_text(title: str, usage: str, module: Any, results: Mapping[str, Any]) -
         for name, value in metrics.items()
     )
     facts = "\n".join(f"- {name}: {text}" for name, text in results["facts"].items())
+    size = sum(p.numel() for p in module.parameters())
     trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
     whole = module.get_base_model() if has_adapters(module) else module
     places = " and a new head" if has_adapters(module) and module.active_peft_config.modules_to_save else ""
@@ -57,7 +58,7 @@ def card_text(title: str, usage: str, module: Any, results: Mapping[str, Any]) -
     used = ", ".join(f"{name} {number}" for name, number in versions().items())
     return f"""# {title}
 
-A {type(whole).__name__} with {sum(p.numel() for p in module.parameters()):,} parameters{adapted}, trained for {results["steps"]:,}
+A {type(whole).__name__} with {size:,} parameters{adapted}, trained for {results["steps"]:,}
 optimizer steps with finetune-toolkit.
 
 | evaluation | this model | baseline |
@@ -146,7 +147,7 @@ def texts_in(values: Iterable[Any]) -> Iterator[str]:
 
 
 def without_folders(text: str, paths: Iterable[str]) -> str:
-    """Return a text with the last part alone of each absolute path: of those that are known, and what else looks like one."""
+    """Return a text with the last part alone of each absolute path: of those that are known, and of other ones."""
     for path in sorted(paths, key=len, reverse=True):
         if len(Path(path).parts) > 1:
             text = text.replace(path, Path(path).name)

@@ -61,7 +61,7 @@ def set_dropout(settings: Any, probability: float | None) -> None:
 
     if probability is None:
         return
-    # `classifier_dropout` and the like are null where they follow another one; a switch such as `token_dropout` is none.
+    # Some are null where they follow another one (`classifier_dropout`), and some are switches (`token_dropout`).
     found = {
         key: value
         for key, value in settings.to_dict().items()
@@ -77,13 +77,13 @@ def set_dropout(settings: Any, probability: float | None) -> None:
             setattr(settings, key, 0 if type(value) is int and probability == 0 else probability)
         except StrictDataclassError:
             raise UserError(
-                f"model.dropout is {probability}, but a {settings.model_type} model takes only whole numbers for its {key}; "
-                "leave it out"
+                f"model.dropout is {probability}, but a {settings.model_type} model takes only whole numbers for its "
+                f"{key}; leave it out"
             ) from None
 
 
 def set_dropout_layers(module: torch.nn.Module, probability: float | None) -> None:
-    """Set the probability of all dropout layers, too where a model does not ask its configuration; None leaves them as they are."""
+    """Set the probability of all dropout layers: some models do not ask their configuration. None leaves them."""
     if probability is not None:
         for layer in module.modules():
             if isinstance(layer, torch.nn.modules.dropout._DropoutNd):
@@ -126,16 +126,16 @@ def about_padding(module: Any) -> dict[str, str]:
         return {}
     how = "pools tokens together with the padding" if masked else "takes no attention mask"
     return {
-        "padding": f"a {type(module).__name__} {how}: what it makes of a text depends on those beside it, so numbers differ "
-        "between topologies"
+        "padding": f"a {type(module).__name__} {how}: what it makes of a text depends on those beside it, so numbers "
+        "differ between topologies"
     }
 
 
 def settle_generation(module: Any, config: ModelConfig) -> None:
-    """Leave out of a model's generation settings what Transformers would refuse to save, and say in the plan which ones apply.
+    """Leave out of a model's generation settings what Transformers would not save; the plan says it, and what applies.
 
-    Published settings often name a temperature without `do_sample`, so that it counts for nothing. Transformers lets them pass
-    as long as nothing is changed in them.
+    Published settings often name a temperature without `do_sample`, so that it counts for nothing. Transformers lets
+    them pass as long as nothing in them is changed.
 
     Raises:
         UserError: something else is wrong with them.

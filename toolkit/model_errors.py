@@ -15,18 +15,18 @@ def misplaced(folder: Path) -> str | None:
         if (folder / "model").is_dir():
             return f"model.name is '{folder}', a run folder, whose model is in it: give --model.name {folder / 'model'}"
         return (
-            f"model.name is '{folder}', the folder of a run that has saved no model yet; finish that run, or name another "
-            "model"
+            f"model.name is '{folder}', the folder of a run that has saved no model yet; finish that run, or name "
+            "another model"
         )
     if (folder / "manifest.json").is_file() and (folder / "state.json").is_file():
         return (
-            f"model.name is '{folder}', a checkpoint, from which its run goes on; the model that the run saves when it is "
-            f"finished is {folder.parent.parent / 'model'}"
+            f"model.name is '{folder}', a checkpoint, from which its run goes on; the model that the run saves when it "
+            f"is finished is {folder.parent.parent / 'model'}"
         )
     inside = sorted(path.parent for path in folder.glob("*/config.json")) if folder.is_dir() else []
     if inside:
         named = " or ".join(map(str, inside[:NAMED]))
-        return f"model.name is '{folder}', a folder without a config.json, in which others have one: give --model.name {named}"
+        return f"model.name is '{folder}', a folder without a config.json; below it there is: give --model.name {named}"
     return None
 
 

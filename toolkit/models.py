@@ -345,6 +345,6 @@ def check_input(config: ModelConfig, module: Any, architecture: Architecture) ->
     takes = str(getattr(module, "main_input_name", wanted))
     if takes != wanted:
         raise UserError(
-            f"model.name is {config.name!r}, whose {type(module).__name__} takes {takes}, and not the {wanted} that a task which is "
-            f"to {architecture.purpose} has; give another model"
+            f"model.name is {config.name!r}, whose {type(module).__name__} takes {takes}, and not the {wanted} of a "
+            f"task that is to {architecture.purpose}; give another model"
         )

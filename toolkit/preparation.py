@@ -82,8 +82,8 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0, u
         lacking = runtime.gather_all(without)
         found = runtime.together(lambda: unused_parameters(runtime.accelerator.unwrap_model(model), lacking))
         if found:
-            # As if that had been known before: distributed data parallel counts the gradients that it waits for when it wraps a
-            # model, and the digest of frozen weights needs them whole. The first model goes before the second one comes.
+            # Begun again, as if that had been known: distributed data parallel counts the gradients that it waits for
+            # when it wraps a model, and the digest of frozen weights needs them whole. The first model goes before.
             unused = sorted({*unused, *found})
             del model, optimizer, prepared
             runtime.accelerator.free_memory()
@@ -108,7 +108,7 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0, u
 def build_and_prepare(
     task: Task, config: Config, runtime: Runtime, loader: Any, unused: Sequence[str]
 ) -> tuple[torch.nn.Module, AcceleratedOptimizer, Any, str | None]:
-    """Return model, optimizer and loader, prepared, and in the main process the digest of what is frozen; all call it together."""
+    """Return model, optimizer and loader, prepared, and in the main process the digest of what is frozen."""
     model = runtime.together(lambda: build_model(task, config, runtime, unused))
     compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
     # Before the weights are spread: here the main process holds all of them.
@@ -197,7 +197,7 @@ def whole_model(training: Training) -> torch.nn.Module | None:
 
 
 def build_model(task: Task, config: Config, runtime: Runtime, unused: Sequence[str] = ()) -> torch.nn.Module:
-    """Return the task's module, with new weights drawn from the seed alone, in training mode; what is unused is frozen."""
+    """Return the task's module in training mode, new weights drawn from the seed alone, and `unused` ones frozen."""
     runtime.seed(seed_for(config.seed, "new weights"))
     model = build_on_main(lambda: task.model(runtime), runtime).train()
     freeze(model, unused)
@@ -267,7 +267,8 @@ def plan(training: Training) -> dict[str, str]:
         facts["steps"] += f"; {training.first_step:,} are done, {training.total_steps - training.first_step:,} are left"
     facts["checkpoints"] = checkpoint_facts(training)
     facts["optimizer"] = (
-        f"{optim.name}, {about_rate(config)}, {warmup_steps(optim, training.total_steps):,} warm-up steps, then {optim.schedule}; "
+        f"{optim.name}, {about_rate(config)}, {warmup_steps(optim, training.total_steps):,} warm-up steps, "
+        f"then {optim.schedule}; "
         f"weight decay {optim.weight_decay:g}, clip {optim.clip if optim.clip is not None else 'off'}"
     )
     if warning := unusual_rate(optim.rate, trained(config), optim.name):
@@ -311,7 +312,10 @@ def too_many_workers(workers: int) -> str:
     cores = usable_cores()
     if workers * processes <= cores:
         return ""
-    return f"; that is more than the {cores} core(s) of this machine: they wait for each other, give data.workers {cores // processes}"
+    return (
+        f"; that is more than the {cores} core(s) of this machine: they wait for each other, give "
+        f"data.workers {cores // processes}"
+    )
 
 
 def checkpoint_facts(training: Training) -> str:

@@ -37,7 +37,7 @@ def freeze(model: torch.nn.Module, names: Iterable[str]) -> None:
 
 
 def is_of_head(model: Any, name: str) -> bool:
-    """Return whether a name in a model of Transformers is of its head: of what comes after the base model, the same for all tasks."""
+    """Return whether a name in a model of Transformers is of its head: of what a task adds to the base model."""
     base = getattr(model, model.base_model_prefix, None)
     if isinstance(base, torch.nn.Module) and base is not model:
         return not name.startswith(f"{model.base_model_prefix}.")

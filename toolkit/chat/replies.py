@@ -159,7 +159,7 @@ class Replies:
         mask = torch.zeros_like(given)
         for place, (row, length) in enumerate(prompts.items()):
             given[place, -length:], mask[place, -length:] = ids[row, :length], 1
-        # What is not said here is the model's own: others who ask the saved model without sampling get the same replies.
+        # The rest is the model's own: whoever asks the saved model without sampling gets the same replies.
         greedy = GenerationConfig(
             do_sample=False,
             num_beams=1,

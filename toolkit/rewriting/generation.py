@@ -13,7 +13,7 @@ from toolkit.task import Batch
 @dataclass(frozen=True)
 class GenerateConfig:
     beams: int = 1
-    """Continuations that are followed at once (beam search); 1 takes at each place the token that is then the likeliest."""
+    """Continuations that are followed at once (beam search); 1 takes the likeliest next token each time."""
     length_penalty: float | None = None
     """Beam search divides the log-probability of a text by its length to this power: above 0 favours long texts; null keeps the model's own."""
     max_length: int | None = None
