@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from toolkit.saved_run import OF_TRAINING
+
 
 def changed(flags: Sequence[str], *changes: str) -> list[str]:
     """Return flags, of which those that are among the changes have the value that they have there."""
@@ -14,3 +16,14 @@ def changed(flags: Sequence[str], *changes: str) -> list[str]:
         else:
             found[flag].append(word)
     return [word for flag, values in found.items() for word in (flag, *values)]
+
+
+def without_training(flags: Sequence[str]) -> list[str]:
+    """Return flags without those of the training, which an evaluation refuses."""
+    kept, is_kept = [], True
+    for word in flags:
+        if word.startswith("--"):
+            is_kept = not word.removeprefix("--").startswith(OF_TRAINING)
+        if is_kept:
+            kept.append(word)
+    return kept

@@ -26,6 +26,8 @@ from toolkit.task import Batch, Task
 ONE_THREAD = ("--threads", "1")
 # A step is one micro-batch then, unless batch.micro is given.
 UNBALANCED = ("--batch.balance", "false")
+# What happens in a batch is counted: those of a trial would count too.
+UNREHEARSED = ("--rehearse", "false")
 CLOCKS = ("seconds", "waiting", "saving")
 
 Build = Callable[[Tiny], Task]
@@ -43,7 +45,8 @@ class Numbers:
 def run(folder: Path, *arguments: str | Path, build: Build = task) -> Outcome:
     """Run the tiny recipe in this process, 12 steps in 2 epochs unless the arguments say otherwise."""
     words = [str(argument) for argument in arguments]
-    return run_here(Tiny, build, [*([] if "--batch.balance" in words else UNBALANCED), *ONE_THREAD, *words], folder)
+    usual = [*([] if "--batch.balance" in words else UNBALANCED), *([] if "--rehearse" in words else UNREHEARSED)]
+    return run_here(Tiny, build, [*usual, *ONE_THREAD, *words], folder)
 
 
 def numbers(folder: Path) -> Numbers:

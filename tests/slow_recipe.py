@@ -72,6 +72,8 @@ class Slow(Config):
     """Passes over the data."""
     steps: int | None = 120
     """Optimizer steps."""
+    rehearse: bool = execution(False)
+    """Whether the end is tried first: its batches would be counted with the others."""
 
 
 class Place:

@@ -47,16 +47,14 @@ def test_folder_of_another_run(classify: Classify, finished: Path) -> None:
     )
     assert state_of(finished) == before
     # Bad data of another command does not mark it either.
-    classify("--steps", "2", train="nothing.csv").told("belongs to another run: data.train was")
+    classify("--steps", "2", train="nothing.csv").told("data.train is 'nothing.csv', but there is no such file")
     assert state_of(finished) == before
 
 
 def test_finished_run_is_reported_and_not_trained_again(classify: Classify, finished: Path) -> None:
     before = state_of(finished)
     outcome = classify("--steps", "2", "--batch.micro", "4").done()
-    outcome.says(
-        "this run is finished; nothing was trained again (--output starts another)", "accuracy", "ledger.jsonl"
-    )
+    outcome.says("this run is finished; nothing was trained again (--output starts another", "accuracy", "ledger.jsonl")
     assert state_of(finished) == before
 
 

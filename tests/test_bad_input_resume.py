@@ -14,6 +14,7 @@ import pytest
 import torch
 from resuming import (
     Build,
+    acting,
     contents,
     copy_of,
     is_valid,
@@ -185,7 +186,7 @@ def test_every_setting_is_one_that_changes_numbers_or_one_that_a_run_may_change(
     """A new one has to be put into one of the two lists; the second is tried in test_resume.py."""
     speed_and_cadence = {
         "batch.micro", "batch.balance", "batch.eval", "batch.reduce_each", "evaluate.every", "evaluate.only", "evaluate.show", "optim.nonfinite",
-        "output", "resume", "threads", "checkpoint.every", "checkpoint.keep", "checkpoint.best", "checkpoint.grace",
+        "output", "resume", "rehearse", "threads", "checkpoint.every", "checkpoint.keep", "checkpoint.best", "checkpoint.grace",
         "timeout.meeting", "timeout.silence", "timeout.progress",
     }  # fmt: skip
     # Of the tiny recipe's own, and of what is given instead of epochs.
@@ -346,8 +347,8 @@ def make_damaged_run(place: Path) -> None:
 
 
 RESUMED: dict[str, tuple[Damage, str]] = {
-    "nothing": (make_nothing, "but there is no such folder; give auto, never, or a checkpoint such as"),
-    "a file": (Path.touch, "but there is no such folder; give auto, never, or a checkpoint such as"),
+    "nothing": (make_nothing, "but there is no such folder; give auto, strict, never, or a checkpoint such as"),
+    "a file": (Path.touch, "but there is no such folder; give auto, strict, never, or a checkpoint such as"),
     "an empty folder": (Path.mkdir, "which is no valid checkpoint: the folder is empty"),
     "a run without checkpoints": (
         lambda place: (place / "checkpoints").mkdir(parents=True),
@@ -379,10 +380,32 @@ def test_a_damaged_checkpoint_that_was_named_is_refused_and_no_other_is_taken(fo
     assert contents(folder) == before
 
 
+def test_checkpoints_that_are_gone_are_missed(folder: Path, tmp_path: Path) -> None:
+    lost = copy_of(folder, tmp_path / "lost")
+    shutil.rmtree(lost / "checkpoints")
+    before = contents(lost)
+    run(lost, *OFTEN).told(
+        f"the run in {lost} had a checkpoint of step 7, and there is none in {lost / 'checkpoints'} any more",
+        "--resume never",
+    )
+    assert contents(lost) == before
+    run(lost, *OFTEN, "--resume", "never").done().says("was moved to")
+    assert len(rows_of(next((lost / "former").iterdir()) / "ledger.jsonl")) == 7
+
+
+def test_a_run_that_died_before_its_first_checkpoint_says_that_it_starts_from_scratch(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("the power is gone")
+
+    assert run(tmp_path / "run", build=acting(fail, training=6)).code == 1
+    again = run(tmp_path / "run").done()
+    again.says("the run before ended at step", "before it had a checkpoint: it starts from scratch")
+
+
 BAD_SETTINGS = [
     (["--checkpoint.every", "0"], "checkpoint.every is 0; it must be 1 or greater"),
     (["--checkpoint.every", "-1"], "checkpoint.every is -1; it must be 1 or greater"),
-    (["--checkpoint.keep", "0"], "checkpoint.keep is 0; it must be 1 or greater"),
+    (["--checkpoint.keep", "-1"], "checkpoint.keep is -1; it must be 0 or greater"),
     (["--checkpoint.best", "loss"], "checkpoint.best is 'loss'; give lowest or highest and a metric, such as"),
     (["--checkpoint.best", "lowest"], "checkpoint.best is 'lowest'; give lowest or highest and a metric"),
     (["--checkpoint.best", "best accuracy"], "checkpoint.best is 'best accuracy'; give lowest or highest and a metric"),

@@ -359,9 +359,9 @@ def test_the_confusion_matrix_stands_beside_the_model(trained: Outcome) -> None:
 
 def test_a_name_does_not_end_a_cell_of_the_model_card() -> None:
     confusion = Confusion(np.array([0, 1]), ["a|b", "c"])
-    confusion.finish({0: 0, 1: 0})
-    assert "| **a\\|b** | 1 | 0 |" in confusion.described()
-    assert "- `c` taken for `a|b`: 1 of 1" in confusion.described()
+    described = confusion.described(np.array(confusion.finish({0: 0, 1: 0}).details["confusion"]))
+    assert "| **a\\|b** | 1 | 0 |" in described
+    assert "- `c` taken for `a|b`: 1 of 1" in described
 
 
 def test_a_saved_model_is_evaluated_on_other_images(trained: Outcome, tmp_path: Path) -> None:
@@ -449,7 +449,7 @@ def test_the_metrics_are_those_of_scikit_learn() -> None:
     finished = confusion.finish(dict(enumerate(predictions)))
     assert finished.references == references.tolist()
     assert finished.predictions == predictions.tolist()
-    assert np.array_equal(confusion.matrix, confusion_matrix(references, predictions))  # type: ignore[arg-type]
+    assert np.array_equal(finished.details["confusion"], confusion_matrix(references, predictions))
 
 
 def test_the_small_run(tmp_path: Path) -> None:

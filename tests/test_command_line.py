@@ -261,7 +261,7 @@ def test_yaml_is_in_field_order_with_lists_on_one_line() -> None:
     assert "  betas: [0.9, 0.999]" in lines
     assert [line.split(":")[0] for line in lines if line[0] != " "] == [
         *("batch", "optim", "evaluate", "checkpoint", "timeout"),
-        *("epochs", "steps", "seed", "output", "resume", "threads", "model", "pooling"),
+        *("epochs", "steps", "seed", "output", "resume", "rehearse", "threads", "model", "pooling"),
     ]
 
 

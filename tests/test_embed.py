@@ -383,7 +383,6 @@ SCORED = [[*pair, 0.1 * number] for number, pair in enumerate(PAIRS)]
             {"score_range": (0, 0.5)},
             ["outside 0 to 0.5 in 3 rows (numbers 7, 8, 9"],
         ),
-        ("sentence1,sentence2,score", [*SCORED, ["x", "x", 1]], {}, ["hold the same text"]),
         ("sentence1,sentence2,score", [[*pair, 1] for pair in PAIRS], {}, ["every score is 1"]),
         (
             "sentence1,sentence2,label",

@@ -14,7 +14,7 @@ LAYERS = {
         "order outcome randomness reading schedules settings_file stopping"
     ),
     1: (
-        "loading losses metric_classes metrics optimizer optimizer_state pieces scoring snapshot stored tally task weights "
+        "loading losses metric_classes metrics optimizer optimizer_state pieces provenance scoring snapshot stored tally task weights "
         "answering.metric_classes answering.metrics answering.rules answering.spans chat.metrics embedding.losses embedding.metric_classes "
         "embedding.metrics language.metric_classes language.metrics preferences.metrics rewriting.generation "
         "rewriting.metrics tagging.metric_classes tagging.metrics"
@@ -24,10 +24,12 @@ LAYERS = {
         "sharding spreading strategy tensor_parallel watch"
     ),
     3: (
-        "boundaries evaluation first_batch former joint loop preparation restoring resume rows run session training "
-        "training_run adapters data_config embedded_models export heads label_reading labelled_rows labelled_texts labels "
+        "boundaries evaluate_only evaluation evaluation_file first_batch former joint loop loss_rule overlap plan_warnings "
+        "preparation rehearsal restoring resume rows run saved_run session training training_run "
+        "adapters data_config embedded_models export heads label_reading labelled_rows labelled_texts labels "
         "model_card model_changes model_errors models texts tokenized_texts tokenizer "
-        "table_conll table_csv table_files table_folders table_hub table_json table_plain table_text tables"
+        "table_conll table_content table_csv table_files table_folders table_header table_hub table_json table_plain "
+        "table_text tables"
     ),
     4: "commands compare evidence findings recipe_file trials verify verify_checkpoints verify_ledger verify_resume",
 }

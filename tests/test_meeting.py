@@ -220,7 +220,7 @@ def test_every_file_and_version_that_numbers_depend_on_is_compared(monkeypatch: 
     facts = {name: value for name, (value, _) in start_facts(Tiny(), True).items()}
     assert facts["the version of torch"] in torch.__version__
     assert facts["the launch configuration's ACCELERATE_MIXED_PRECISION"] == "bf16"
-    for name in ("the file toolkit/loop.py", "the file toolkit/chat/data.py", "the recipe tiny_recipe.py"):
+    for name in ("the file toolkit/loop.py", "the file toolkit/chat/data.py", "the recipe's file tiny_recipe.py"):
         assert len(facts[name]) == 12
     assert "optim.lr" in facts
     assert "threads" not in facts

@@ -204,7 +204,7 @@ def test_a_stopped_run_goes_on_in_the_same_kernel(tmp_path: Path, monkeypatch: p
 
         return replace(made, loss=loss)
 
-    recipe = Recipe("tiny", Tiny(threads=1, output=str(tmp_path / "run")), interrupted)
+    recipe = Recipe("tiny", Tiny(threads=1, rehearse=False, output=str(tmp_path / "run")), interrupted)
     with pytest.raises(Preempted) as stopped:
         run(recipe)
     assert 0 < stopped.value.step < 12

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -181,8 +182,11 @@ def test_never_sets_aside_what_was_done_and_begins_again(paused: Path, tmp_path:
     (former,) = (folder / "former").iterdir()
     outcome.says(f"what this folder held of the run so far was moved to {former}")
     aside = state_of(former)
-    assert aside == {name: before[name] for name in aside}
-    assert {name.partition("/")[0] for name in aside} == {"ledger.jsonl", "checkpoints"}
+    # run.json tells of the start itself: that it moves the rest.
+    assert {name: aside[name] for name in aside if name != "run.json"} == {
+        name: before[name] for name in aside if name != "run.json"
+    }
+    assert {name.partition("/")[0] for name in aside} == {"run.json", "config.yaml", "ledger.jsonl", "checkpoints"}
     assert steps_sealed(former) == [7, 5, 4]
     assert numbers(folder) == undisturbed("--evaluate.every", "4")
     assert (outcome.record["resumed_from"], outcome.record["repeated"]) == (None, 0)
@@ -417,6 +421,10 @@ def test_a_finished_run_whose_metric_is_no_number_is_reported(tmp_path: Path) ->
 def test_an_agent_that_starts_never_again_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """What began anew once does not begin anew at each restart."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    # A clock that is set meanwhile makes no other agent of it.
+    created = iter(range(100))
+    monkeypatch.setattr(psutil.Process, "create_time", lambda process: next(created))
+    assert agent() == agent()
     mine = agent()
     assert mine is not None
     for count, starter, goes_on in (("1", mine, True), ("0", mine, False), ("1", "another", False), ("1", None, False)):

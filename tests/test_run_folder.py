@@ -1,12 +1,19 @@
 """The run folder: written whole, owned by one run, and told truly by `toolkit status`."""
 
+import errno
+import fcntl
 import json
+import os
+import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from resuming import acting, run
+from trial import state_of
 
 from toolkit.commands import main
 from toolkit.errors import UserError
@@ -126,3 +133,47 @@ def test_status_of_a_run_that_is_alive_and_of_no_run(tmp_path: Path, capsys: pyt
         assert main(["status", str(tmp_path)]) == 0
     assert main(["status", str(tmp_path / "nothing")]) == 2
     assert "no run folder" in capsys.readouterr().err
+
+
+def without_locks(number: int) -> Callable[..., None]:
+    def refuse(*arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
+def test_a_file_system_without_locks_is_told_and_trained_on(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "lockf", without_locks(number))
+    run(tmp_path / "run").done().says("has no locks", os.strerror(number))
+    # Whether somebody works there can't be known: a run that is under way is not called dead.
+    assert is_locked(tmp_path / "run")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EAGAIN], ids=errno.errorcode.get)
+def test_a_lock_of_another_process_is_respected(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "lockf", without_locks(number))
+    run(tmp_path / "run").told("another process is running in")
+
+
+@pytest.mark.parametrize("batch", [3, 13], ids=["in the midst", "in the last step"])
+def test_a_run_folder_that_is_deleted_under_way_is_missed(batch: int, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    gone = acting(lambda: folder.rename(tmp_path / "gone"), training=batch)
+    run(folder, "--checkpoint.every", "4", build=gone).told("was deleted or replaced while the run was under way")
+    assert {path.name for path in folder.iterdir()} <= {"run.json", "run.lock", "checkpoints"}
+    assert read_record(folder).get("status") in (None, "refused")
+
+
+def test_a_run_folder_that_was_replaced_under_way_is_left_alone(tmp_path: Path) -> None:
+    folder, other = tmp_path / "run", run(tmp_path / "other", "--seed", "1").done().folder
+    before = state_of(other)
+
+    def replace() -> None:
+        folder.rename(tmp_path / "moved")
+        shutil.copytree(other, folder)
+
+    run(folder, build=acting(replace, training=13)).told("was deleted or replaced")
+    assert {name: hash for name, (hash, _) in state_of(folder).items()} == {n: hash for n, (hash, _) in before.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from changed_flags import changed
+from changed_flags import changed, without_training
 from recipe_layouts import load_recipe
 from small_summarize import arguments, rows, write
 from trial import Outcome, run_here
@@ -71,7 +71,8 @@ def test_the_saved_model_writes_the_same_texts_by_itself(trained: Outcome) -> No
 
 
 def test_a_saved_model_is_evaluated_alone(summarize: ModuleType, trained: Outcome) -> None:
-    flags = changed(arguments(trained.folder.parent), "--threads", "1", "--model.dtype", "float32", "--evaluate.only")
+    own = without_training(arguments(trained.folder.parent))
+    flags = changed(own, "--threads", "1", "--model.dtype", "float32", "--evaluate.only")
     again = run_here(summarize.Summarize, summarize.task, flags, trained.folder).done()
     again.says(*(f"{trained.record['metrics'][name]:.4f}" for name in ("loss", "rougeL", "exact_match")))
 

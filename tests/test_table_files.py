@@ -146,7 +146,7 @@ def test_parquet_of_pandas_categories_and_index() -> None:
         (
             "a.csv",
             'text,label\na,1\n\n"b\nc",2\nd,3,4\n',
-            r"a.csv, line 6: 3 fields, but the header has 2 \(text, label\)",
+            r"a.csv, line 6: 3 fields, but the header has 2 \('text', 'label'\)",
         ),
         ("a.csv", "text,label\na,1\nb\n", "a.csv, line 3: 1 field, but the header has 2"),
         (
@@ -166,8 +166,8 @@ def test_parquet_of_pandas_categories_and_index() -> None:
         ("a.jsonl", "\n\n", "a.jsonl has no (columns|rows)"),
         ("a.jsonl", "{}\n{}\n", "a.jsonl has no rows, or only empty ones"),
         ("a.jsonl", '{"a": 1}\n{"a": "x"}\n', r"column 'a': mixed types: number in line 1, text in line 2; give all"),
-        ("a.jsonl", '{"a": "\\ud800"}\n', r"a.jsonl, column 'a': .*surrogates"),
-        ("a.jsonl", '{"a": 123456789012345678901}\n', r"a.jsonl, column 'a'"),
+        ("a.jsonl", '{"a": "\\ud800"}\n', r"a.jsonl, line 1, column 'a': .*half a character"),
+        ("a.jsonl", '{"a": 123456789012345678901}\n', r"a.jsonl, line 1, column 'a'"),
         ("a.jsonl", b'{"a": "\xff"}\n', r"a.jsonl, line 1: not UTF-8"),
         ("a.json", "[" * 100_000, "a.json: malformed json .*recursion"),
         ("a.json", "[]", "a.json has no (columns|rows)"),

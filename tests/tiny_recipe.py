@@ -39,7 +39,9 @@ class TinyData:
 class TinyModel:
     name: str | None = None
     """Not used; evaluate.only sets it."""
-    flaw: Literal["none", "unused", "spare", "mean", "nan", "frozen", "batch_norm", "dropout", "lone"] = "none"
+    flaw: Literal["none", "unused", "spare", "mean", "average", "nan", "frozen", "batch_norm", "dropout", "lone"] = (
+        "none"
+    )
     """What is wrong with it."""
 
 
@@ -156,6 +158,8 @@ def task(config: Tiny) -> Task:
             raise UserError("this file of this process alone is broken")
         if flaw == "nan" and torch.is_grad_enabled():
             return total * float("nan") if calls == 5 else total
+        if flaw == "average":
+            return total / len(batch["labels"])
         return total if flaw != "mean" else F.cross_entropy(
             model(batch["values"], batch["mask"]), batch["labels"], reduction="none"
         )  # fmt: skip

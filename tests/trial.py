@@ -75,8 +75,10 @@ class Outcome:
         return self
 
 
-def run_here(config_class: type, task: Callable[..., Any], arguments: Sequence[str], folder: Path) -> Outcome:
-    """Run a recipe in this process, as the only one."""
+def run_here(
+    config_class: type, task: Callable[..., Any], arguments: Sequence[str], folder: Path, named: bool = True
+) -> Outcome:
+    """Run a recipe in this process, as the only one; its folder is `named` by --output unless the arguments do that."""
     from accelerate.state import AcceleratorState, GradientState
 
     # A run collects garbage when it ends: half a second where every library is loaded, unless what is there now is left out.
@@ -85,7 +87,7 @@ def run_here(config_class: type, task: Callable[..., Any], arguments: Sequence[s
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     output, errors = StringIO(), StringIO()
-    if "--output" not in arguments:
+    if named and "--output" not in arguments:
         arguments = ["--output", str(folder), *arguments]
     # Who was asked to stop ignores signals until its process ends, which here goes on.
     handlers = {number: signal.getsignal(number) for number in (*REQUESTS, LAUNCHER_DIED)}

@@ -8,22 +8,19 @@ where the hashes differ.
 import json
 import os
 import socket
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import torch
 
-import toolkit
 from toolkit.cache import digest_of
 from toolkit.config import Config
 from toolkit.diagnosis import show
 from toolkit.errors import SharedUserError
 from toolkit.meeting import Meeting
 from toolkit.pieces import as_bytes
-from toolkit.run_folder import versions
+from toolkit.provenance import recipe_source, toolkit_source, versions
 from toolkit.settings_file import as_mapping, flatten
 from toolkit.task import Task
 
@@ -75,12 +72,8 @@ def start_facts(config: Config, on_cpu: bool) -> Facts:
     facts: Facts = {f"the version of {name}": (found, INSTALL) for name, found in versions().items()}
     facts["the build of torch"] = (torch.__version__, INSTALL)
     facts["the device"] = ("CPU" if on_cpu else "an accelerator", KIND)
-    package = Path(toolkit.__file__).parent
-    for path in sorted(package.rglob("*.py")):
-        facts[f"the file toolkit/{path.relative_to(package)}"] = (digest_of(path.read_bytes())[:DIGITS], COPY)
-    recipe = getattr(sys.modules.get(type(config).__module__), "__file__", None)
-    if recipe is not None and Path(recipe).is_file():
-        facts[f"the recipe {Path(recipe).name}"] = (digest_of(Path(recipe).read_bytes())[:DIGITS], COPY)
+    facts |= {f"the file toolkit/{name}": (digest, COPY) for name, digest in toolkit_source().items()}
+    facts |= {f"the recipe's file {name}": (digest, COPY) for name, digest in recipe_source(config).items()}
     for name, value in flatten(as_mapping(config)).items():
         if name not in OWN_SETTINGS:
             facts[name] = (value, COMMAND)

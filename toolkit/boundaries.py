@@ -43,9 +43,9 @@ def pause(training: Training, unread: Unread, progress: Progress, done: int) -> 
     return conclude(training, progress, done) if evaluates else None
 
 
-def conclude(training: Training, progress: Progress, done: int) -> Evaluation:
-    """Evaluate after a step, and write its row."""
-    evaluation = evaluate(
+def conclude(training: Training, progress: Progress, done: int, known: Evaluation | None = None) -> Evaluation:
+    """Evaluate after a step, unless its evaluation is `known`, and write its row."""
+    evaluation = known or evaluate(
         training.task, training.config, training.runtime, training.model, last=done == training.total_steps
     )
     if evaluation is None:

@@ -1,5 +1,6 @@
 """Which columns of a table hold the texts and the labels: given by the user, or found by their usual names."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -34,6 +35,11 @@ PAIR_NAMES = (
     ("question", "passage"),
     ("question", "answer"),
 )
+
+NUMBER = re.compile(r"[+-]?([0-9]+([.,][0-9]+)?|[.,][0-9]+)([eE][+-]?[0-9]+)?")
+"""A number as tables have them, also with a decimal comma."""
+NAME_LENGTH = 40
+WORDS_OF_A_NAME = 4
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ def find_columns(
         flags = " and ".join(f"--data.{name} COLUMN" for name in unknown)
         raise UserError(
             f"cannot tell which column holds the {' and which the '.join(unknown)}; the data has {_listed(existing)}: "
-            f"give {flags} (and --data.text_pair COLUMN for pairs of texts)"
+            f"give {flags} (and --data.text_pair COLUMN for pairs of texts){_header_hint(existing)}"
         )
     return Columns(text, text_pair, label)
 
@@ -134,7 +140,7 @@ def find_column(
         usual = ", ".join(name for tier in tiers for name in tier)
         raise UserError(
             f"cannot tell which column holds {what} (usual names are {usual}); the data has {_listed(existing)}: "
-            f"give --data.{flag} COLUMN"
+            f"give --data.{flag} COLUMN{_header_hint(existing)}"
         )
     return found
 
@@ -163,8 +169,35 @@ def plain_name(name: str) -> str:
 def _missing(existing: Sequence[str], flag: str, name: str) -> str:
     near = get_close_matches(name.lower(), [column.lower() for column in existing], n=1)
     nearest = next((f"; did you mean {column!r}" for column in existing if near and column.lower() == near[0]), "")
-    return f"data.{flag} is {name!r}, but the data has {_listed(existing)}{nearest}"
+    return f"data.{flag} is {name!r}, but the data has {_listed(existing)}{nearest}{_header_hint(existing)}"
 
 
 def _listed(names: Sequence[str]) -> str:
-    return "the columns " + ", ".join(map(repr, names)) if names else "no columns"
+    return "the columns " + ", ".join(repr(shortened(name)) for name in names) if names else "no columns"
+
+
+def shortened(cell: str) -> str:
+    """Return a cell of a header for a message: a sentence stands there where there is no header."""
+    return cell if len(cell) <= NAME_LENGTH else cell[: NAME_LENGTH - 3] + "..."
+
+
+def look_like_data(names: Sequence[str]) -> bool:
+    """Tell whether there are numbers or sentences among the names of columns, as in a first row of data."""
+    numbering = {str(place) for place in range(len(names))}  # what pandas calls columns without a name
+    return any(
+        NUMBER.fullmatch(name) is not None
+        or len(name.split()) > WORDS_OF_A_NAME
+        or name.endswith((".", "!", "?"))
+        or len(name) > NAME_LENGTH
+        for name in names
+        if name not in numbering
+    )
+
+
+def _header_hint(existing: Sequence[str]) -> str:
+    if not look_like_data(existing):
+        return ""
+    return (
+        "; if these are the first row of data because the file has no header, say so with --data.header false, or name "
+        'the columns in their order, such as --data.header "[text, label]"'
+    )

@@ -17,10 +17,10 @@ import jsonargparse
 
 from toolkit.diagnosis import allowed, show
 from toolkit.errors import UserError
-from toolkit.reading import C, Reading, leaves
+from toolkit.reading import C, HasProblems, Reading, leaves
 from toolkit.settings_file import as_mapping, differing, flatten, read_yaml, to_yaml
 
-__all__ = ["as_mapping", "differing", "flatten", "parse", "read_yaml", "to_yaml"]
+__all__ = ["as_mapping", "differing", "flatten", "parse", "read", "read_yaml", "to_yaml"]
 
 
 def parse(config_class: type[C], description: str, arguments: Sequence[str] | None = None) -> C:
@@ -33,9 +33,7 @@ def parse(config_class: type[C], description: str, arguments: Sequence[str] | No
     default = config_class()
     if "--help" in arguments or "-h" in arguments:
         print_help(default, description)
-    known = dict(leaves(default))
-    reading = Reading(known)
-    reading.arguments(arguments)
+    reading = read(config_class, arguments)
     config = reading.build(default)
     if reading.problems:
         raise UserError(*dict.fromkeys(reading.problems))
@@ -43,6 +41,13 @@ def parse(config_class: type[C], description: str, arguments: Sequence[str] | No
         print(to_yaml(config), end="")
         raise SystemExit(0)
     return config
+
+
+def read(config_class: type[HasProblems], arguments: Sequence[str] | None = None) -> Reading:
+    """Return what the arguments (those of the process by default) give, right or wrong, and nothing of the defaults."""
+    reading = Reading(dict(leaves(config_class())))
+    reading.arguments(list(sys.argv[1:] if arguments is None else arguments))
+    return reading
 
 
 def print_help(default: Any, description: str) -> NoReturn:

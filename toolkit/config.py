@@ -15,16 +15,26 @@ def execution(default: Any) -> Any:
     return field(default=default, metadata={"execution": True})
 
 
+def locates(default: Any) -> Any:
+    """Declare a field that says where data is found: with another value it is the same run if the data is the same."""
+    return field(default=default, metadata={"locates": True})
+
+
 def changes_numbers(config: Any, key: str) -> bool:
     """Return whether a setting, by its dotted name, decides the numbers of the run; a name that is not known counts as one."""
+    return not is_declared(config, key, "execution")
+
+
+def is_declared(config: Any, key: str, what: str) -> bool:
+    """Return whether a setting, by its dotted name, was declared by `execution` or by `locates`."""
     first, _, rest = key.partition(".")
     found = next((entry for entry in fields(config) if entry.name == first), None)
     if found is None:
-        return True
+        return False
     section = getattr(config, first)
     if rest and is_dataclass(section):
-        return changes_numbers(section, rest)
-    return not found.metadata.get("execution", False)
+        return is_declared(section, rest, what)
+    return bool(found.metadata.get(what, False))
 
 
 @dataclass(frozen=True)
@@ -130,7 +140,7 @@ class CheckpointConfig:
     every: int | None = execution(None)
     """Write a checkpoint after every so many optimizer steps; null means at the end of each epoch. The last step always has one."""
     keep: int = execution(2)
-    """Keep so many of the newest checkpoints, and the best one besides."""
+    """Keep so many of the newest checkpoints, and the best one besides; 0 keeps one until the run is finished, and then none."""
     best: str = execution("lowest loss")
     """Which evaluation is the best: lowest or highest, and the name of a metric. Its checkpoint is written and kept."""
     grace: float | None = execution(None)
@@ -140,7 +150,7 @@ class CheckpointConfig:
         """Yield what is wrong with the values, a sentence each."""
         if self.every is not None:
             yield from at_least(1, "checkpoint.every", self.every)
-        yield from at_least(1, "checkpoint.keep", self.keep)
+        yield from at_least(0, "checkpoint.keep", self.keep)
         direction, _, metric = self.best.partition(" ")
         if direction not in ("lowest", "highest") or not metric.strip():
             yield f"checkpoint.best is {self.best!r}; give lowest or highest and a metric, such as 'highest accuracy'"
@@ -189,7 +199,10 @@ class Config:
     output: str | None = execution(None)
     """The run folder; null means runs/<recipe>."""
     resume: str = execution("auto")
-    """auto goes on from the newest valid checkpoint in the run folder, never starts anew, and a path goes on from that checkpoint."""
+    """auto goes on from the newest valid checkpoint in the run folder; strict does too, unless versions, code or machine have
+    changed since; never starts from scratch and sets the folder's run aside; a path goes on from that checkpoint."""
+    rehearse: bool = execution(True)
+    """Before the first step, try what happens at the end (evaluation, metrics, export, room on the disk) on a few samples."""
     threads: int | None = execution(None)
     """Threads of torch in each process on CPU; null means the usable cores divided by the processes of this machine."""
 

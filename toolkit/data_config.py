@@ -2,32 +2,46 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from toolkit.config import at_least, execution
+from toolkit.config import at_least, execution, locates
 from toolkit.errors import UserError
 from toolkit.held_out import held_out_rows
 
 if TYPE_CHECKING:
+    from toolkit.table_files import FileOptions
     from toolkit.tables import Splits
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    name: str | None = None
+    name: str | None = locates(None)
     """A file, a folder, a saved data set or a hub id; null is the embedded corpus, unless data.train is given."""
-    config: str | None = None
+    config: str | None = locates(None)
     """The configuration of a hub data set that has several."""
-    train: str | None = None
+    train: str | None = locates(None)
     """Training data: a file, or the name of a split or of a file in data.name."""
-    eval: str | None = None
+    eval: str | None = locates(None)
     """Evaluation data, given like data.train; null holds out training rows if data.name brings none."""
+    header: bool | list[str] | None = locates(None)
+    """Whether the first line of csv and tsv files names the columns: false if it is data, or a list of their names;
+    true takes it for names in any case, and null refuses it where it looks like data."""
     held_out: float = 0.1
     """The share of the training rows that is held out where there is no evaluation data."""
     workers: int = execution(0)
     """Processes that fetch and pad ahead of the training; 0 does it in the training process."""
+
+    text_is_document: ClassVar[bool] = False
+    """Whether a text file is a document; otherwise it is read as a table that tabs separate."""
+
+    @property
+    def file_options(self) -> "FileOptions":
+        """How the files are to be read."""
+        from toolkit.table_files import FileOptions
+
+        return FileOptions(self.header, self.text_is_document)
 
     @property
     def embedded(self) -> bool:
@@ -41,6 +55,13 @@ class DataConfig:
             yield f"data.held_out is {self.held_out}; it must be between 0 and 1, both exclusive"
         if self.config is not None and self.name is None:
             yield f"data.config is {self.config!r}, but data.name does not say of which data set"
+        if self.header is not None and self.embedded:
+            yield "data.header is given, but no file is; give data.train or data.name too"
+        if isinstance(self.header, list):
+            if not self.header or not all(name.strip() for name in self.header):
+                yield "data.header is a list with an empty name, or without any; name each column"
+            if twice := sorted({name for name in self.header if self.header.count(name) > 1}):
+                yield f"data.header names {', '.join(twice)} more than once; give each column its own name"
         if self.eval is not None and self.embedded:
             yield f"data.eval is {self.eval!r}, but there is nothing to train on; give data.train or data.name too"
 
@@ -55,7 +76,9 @@ class DataConfig:
 
         if self.embedded:
             return corpus()
-        return read_splits(name=self.name, config=self.config, train=self.train, evaluate=self.eval)
+        return read_splits(
+            name=self.name, config=self.config, train=self.train, evaluate=self.eval, options=self.file_options
+        )
 
 
 def embedded_splits(origin: str, rows: list[dict[str, Any]], held_out: list[dict[str, Any]] | None = None) -> "Splits":

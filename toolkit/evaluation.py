@@ -1,6 +1,8 @@
 """Exact evaluation: every sample once, whatever the number of processes and the batch size."""
 
+import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -14,7 +16,7 @@ from toolkit.loading import LoadedMicroBatch, MicroBatchSampler, build_loader, s
 from toolkit.lockstep import Lockstep
 from toolkit.order import Ids, fingerprint
 from toolkit.runtime import Runtime
-from toolkit.scoring import Collector, Scored, to_host
+from toolkit.scoring import Collector, Scored, evenly, to_host
 from toolkit.tally import Tally
 from toolkit.task import JointLoss, Source, Task
 from toolkit.weights import rest
@@ -31,6 +33,17 @@ class Evaluation:
     baseline: dict[str, float] = field(default_factory=dict)
     examples: list[dict[str, Any]] = field(default_factory=list)
     """Some samples with prediction and reference, for a reader; in the main process alone."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What else is to be known of all predictions together; in the main process alone."""
+
+    def as_json_lines(self) -> str:
+        """Return the samples for a reader, a line each."""
+        return "".join(json.dumps(one, ensure_ascii=False, default=as_plain) + "\n" for one in self.examples)
+
+
+def as_plain(value: Any) -> Any:
+    """Return numbers and arrays of numpy as those of Python."""
+    return value.tolist()
 
 
 class LongestFirst:
@@ -40,10 +53,11 @@ class LongestFirst:
     that even a metric that adds floating-point numbers gets the same ones in the same order.
     """
 
-    def __init__(self, source: Source, batch_size: int) -> None:
+    def __init__(self, source: Source, batch_size: int, most: int | None = None) -> None:
+        """Order all samples, or, of those, the `most` longest."""
         ids = np.arange(len(source), dtype=np.int64)
         lengths = source.lengths(ids)
-        self.ids: Ids = ids if lengths is None else ids[np.lexsort((ids, -lengths))]
+        self.ids: Ids = (ids if lengths is None else ids[np.lexsort((ids, -lengths))])[:most]
         self.batch_size = batch_size
 
     @property
@@ -87,7 +101,12 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def evaluate(
-    task: Task, config: Config, runtime: Runtime, model: torch.nn.Module, last: bool = False
+    task: Task,
+    config: Config,
+    runtime: Runtime,
+    model: torch.nn.Module,
+    last: bool = False,
+    most: int | None = None,
 ) -> Evaluation | None:
     """Return loss and metrics over all evaluation samples, in every process; None if the run was asked to stop meanwhile.
 
@@ -97,13 +116,14 @@ def evaluate(
         runtime: where.
         model: the model as it was prepared.
         last: also score the task's trivial prediction, and show samples.
+        most: evaluate the longest so many samples alone, to try it; None is returned where the task's `finish` needs all.
 
     Raises:
         RuntimeError: the samples that came in are not each sample once; a defect.
     """
     assert task.evaluate is not None
     source, size = task.evaluate, config.batch.eval * runtime.data_parallel_size
-    order = LongestFirst(source, size)
+    order = LongestFirst(source, size, most)
     sampler = MicroBatchSampler(order, source, runtime.data_parallel_size, order.steps_per_epoch)
     # The same sharding as `Accelerator.prepare`, which would also keep every loader of every evaluation.
     loader = prepare_data_loader(
@@ -113,9 +133,13 @@ def evaluate(
         even_batches=False,
         put_on_device=False,
     )
+    shown = config.evaluate.show if last else 0
+    wanted = evenly(np.sort(order.ids), shown) if task.show is not None else set()
+    # Known to all processes alike: in these rounds each asks how sure the model is.
+    shown_rounds = set((np.flatnonzero(np.isin(order.ids, list(wanted))) // size).tolist())
     # Metrics live in the main process alone; made together, so that a missing package stops all processes and hangs none.
     collector = runtime.together(
-        lambda: Collector(task, config.batch.size, last, config.evaluate.show) if runtime.is_main else None
+        lambda: Collector(task, config.batch.size, last, shown, wanted) if runtime.is_main else None
     )
 
     was_training = model.training
@@ -132,7 +156,7 @@ def evaluate(
             rest(model.train(was_training))
             return None
         doing(f"evaluating batch {number:,}")
-        total, scored = evaluate_batch(task, runtime, model, micro)
+        total, scored = evaluate_batch(task, runtime, model, micro, micro.plan.step in shown_rounds)
         if not micro.plan.spare:
             loss += total
             units += micro.units
@@ -149,22 +173,30 @@ def evaluate(
     doing("computing metrics", patient=True)
 
     whole = runtime.agree(Tally(units, samples, fingerprint=seen % 2**64, earlier_loss=float(loss)))
-    if whole.samples != len(source) or whole.fingerprint != fingerprint(order.ids):
-        raise RuntimeError(f"evaluation saw {whole.samples} samples of {len(source)}, or not each of them once")
+    if whole.samples != len(order.ids) or whole.fingerprint != fingerprint(order.ids):
+        raise RuntimeError(f"evaluation saw {whole.samples} samples of {len(order.ids)}, or not each of them once")
     summed = whole.earlier_loss
     if isinstance(task.loss, JointLoss):
         summed = runtime.on_main(lambda: collector.joint_loss() if collector else 0.0)
     mean = summed / whole.units if whole.units else math.nan
     from_loss = dict(task.from_loss(mean, whole.units)) if task.from_loss is not None else {}
 
-    def compute() -> tuple[dict[str, float], dict[str, float]]:
+    def compute() -> tuple[dict[str, float], dict[str, float]] | None:
         assert collector is not None
-        scores, trivial, examples[:] = collector.compute()
+        if not collector.finish_predictions(are_all=most is None):
+            return None
+        # What is for the reader stays in this process.
+        scores, trivial, examples[:], found = collector.compute()
+        details.update(found)
         return scores, trivial
 
     examples: list[dict[str, Any]] = []
-    scores, trivial = runtime.on_main(compute)
-    return Evaluation({"loss": mean, **from_loss, **scores}, trivial, examples)
+    details: dict[str, Any] = {}
+    computed = runtime.on_main(compute)
+    if computed is None:
+        return None
+    scores, trivial = computed
+    return Evaluation({"loss": mean, **from_loss, **scores}, trivial, examples, details)
 
 
 def share_buffers(model: torch.nn.Module, runtime: Runtime) -> None:
@@ -179,9 +211,12 @@ def share_buffers(model: torch.nn.Module, runtime: Runtime) -> None:
 
 @torch.no_grad()
 def evaluate_batch(
-    task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch
+    task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch, shown: bool = False
 ) -> tuple[float, Scored]:
-    """Return the summed loss of one batch (0 for a joint loss, which is taken later), and its predictions beside its references."""
+    """Return the summed loss of one batch (0 for a joint loss, which is taken later), and its predictions beside its references.
+
+    With `shown`, samples of it are shown, and it is said how sure the model is.
+    """
     batch = runtime.to_device(micro.batch)
     module = runtime.accelerator.unwrap_model(model)
     lockstep = Lockstep(runtime, module) if runtime.strategy.sharded and hasattr(module, "generate") else None
@@ -197,7 +232,8 @@ def evaluate_batch(
         if lockstep is not None and "input_ids" in batch:
             lockstep.keep_up(batch["input_ids"])
         references = to_host(task.references(batch)) if task.finish is None else None
-    return total, Scored(micro.ids, predictions, references, represented, beside)
+    scores = task.scores(once, batch) if task.scores is not None and shown else None
+    return total, Scored(micro.ids, predictions, references, represented, beside, scores)
 
 
 def feed(collector: Collector | None, gathered: list[list[Scored | None]]) -> None:

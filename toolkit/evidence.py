@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, TypeGuard, get_args, get_type_hints
 import numpy as np
 
 from toolkit.checkpoint import DamagedError, Manifest, inspect, read_manifest, read_state, sealed_folders
-from toolkit.config import OptimConfig
+from toolkit.config import BatchConfig, Config, OptimConfig
 from toolkit.errors import UserError
 from toolkit.ledger import TAIL, chained
 from toolkit.order import ShuffledOrder, mix64
 from toolkit.run_folder import read_record
+from toolkit.schedules import total_steps
 from toolkit.settings_file import flatten
 
 # Samples whose hashes are computed in one go: enough that numpy's own cost per call does not count.
@@ -120,8 +121,9 @@ def expectation(config: Mapping[str, Any], record: Mapping[str, Any]) -> tuple[E
     if lacking:
         return None, f"it takes {', '.join(lacking)}"
     order = ShuffledOrder(samples, size, seed)
-    total = steps if steps is not None else max(1, round(epochs * order.steps_per_epoch))
-    return Expected(order, OptimConfig(lr=rate, warmup=warmup, schedule=schedule), total), ""
+    optim = OptimConfig(lr=rate, warmup=warmup, schedule=schedule)
+    run = Config(batch=BatchConfig(size=size), optim=optim, steps=steps, epochs=epochs)
+    return Expected(order, optim, total_steps(run, samples)), ""
 
 
 def examined(parent: Path) -> Iterator[CheckpointFound]:

@@ -24,12 +24,15 @@ class Finding:
     problems: tuple[str, ...] = ()
     checked: bool = True
     """Whether there was anything to check it by; if not, `told` says why."""
+    remarks: tuple[str, ...] = ()
+    """What is no defect of the run folder, and has to be known to trust its numbers, a sentence each."""
 
     def texts(self) -> tuple[str, ...]:
         """Return the result in words, a line each."""
+        noted = tuple(f"note: {remark}" for remark in self.remarks)
         if self.problems:
-            return self.problems
-        return (f"ok: {self.told}" if self.checked else f"not checked: {self.told}",)
+            return (*self.problems, *noted)
+        return (f"ok: {self.told}" if self.checked else f"not checked: {self.told}", *noted)
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,9 @@ class Report:
         for finding in self.findings:
             for number, text in enumerate(finding.texts()):
                 lines.append(f"  {finding.what if number == 0 else '':<{width}}  {text}")
-        count = len(self.problems)
-        lines.append(f"{count} thing(s) are wrong" if count else "nothing is wrong")
+        count, noted = len(self.problems), sum(len(finding.remarks) for finding in self.findings)
+        verdict = f"{count} thing(s) are wrong" if count else "nothing is wrong"
+        lines.append(f"{verdict}; {noted} thing(s) to know, see the notes" if noted else verdict)
         return "\n".join(lines)
 
 

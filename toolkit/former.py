@@ -11,6 +11,11 @@ from toolkit.checkpoint import step_of
 from toolkit.resume import Start
 from toolkit.run_folder import RunFolder, now
 
+RESULTS = ("model", "predictions.jsonl", "evaluation.json", "evaluation_predictions.jsonl")
+"""In the run folder: what a finished run and its evaluations leave beside ledger and checkpoints."""
+FOLDER = "former"
+"""In the run folder: what was set aside."""
+
 
 def make_way(folder: RunFolder, start: Start) -> str | None:
     """Move what the run does not go on from out of its way; return what the user is told. run.json is still the former one."""
@@ -27,14 +32,21 @@ def make_way(folder: RunFolder, start: Start) -> str | None:
 
 
 def set_aside(folder: RunFolder, keep: Path | None) -> str | None:
-    """Move ledger and checkpoints into a folder beside; return what the user is told."""
+    """Move what the folder holds of a run into a folder in it; return what the user is told.
+
+    With a checkpoint to `keep`, from which the run goes on, only what came after it is moved.
+    """
     if not folder.ledger_file.exists() and not folder.checkpoints.exists():
         return None
-    place = free_name(folder.path / "former" / now().replace(":", ""))
+    place = free_name(folder.path / FOLDER / now().replace(":", ""))
     place.mkdir(parents=True)
     if keep is None:
+        # Both are replaced whole in a moment, and tell until then whose folder this is.
+        for path in (folder.path / "run.json", folder.config_file):
+            if path.exists():
+                shutil.copy2(path, place)
         # Without checkpoints a ledger is begun anew; checkpoints without a ledger would be refused.
-        for path in (folder.checkpoints, folder.ledger_file):
+        for path in (folder.checkpoints, folder.ledger_file, *(folder.path / name for name in RESULTS)):
             if path.exists():
                 path.rename(place / path.name)
     else:

@@ -1,6 +1,7 @@
 """Labels as they come: strings, integers, lists, 0/1 vectors, numbers."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,10 @@ import numpy as np
 
 from toolkit.errors import UserError
 from toolkit.labels import UNKNOWN, Array, Kind, Labels, starts_of
+
+WHOLE = re.compile(r"[+-]?[0-9]+")
+DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
+THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}")
 
 
 def kind_of(dataset: Any, column: str, asked: str, separator: str | None) -> tuple[Kind | None, str]:
@@ -46,7 +51,8 @@ def kind_of(dataset: Any, column: str, asked: str, separator: str | None) -> tup
 def read_labels(dataset: Any, column: str, kind: Kind, separator: str | None, like: Labels | None = None) -> Labels:
     """Return the labels of a column of a `datasets.Dataset`; `kind` has been found to fit by `kind_of`.
 
-    `like` are the labels of the training data, if these belong to the evaluation data.
+    `like` are the labels of the training data, if these belong to the evaluation data. Numbers (regression) may have
+    decimal commas; raises UserError where all commas may as well divide thousands.
     """
 
     array = column_of(dataset, column)
@@ -54,7 +60,7 @@ def read_labels(dataset: Any, column: str, kind: Kind, separator: str | None, li
     nothing = np.zeros(rows, dtype=bool)
     one_each = np.arange(rows + 1, dtype=np.int64)
     if kind == "regression":
-        numbers, empty = _numbers(array)
+        numbers, empty = _numbers(array, column)
         return Labels(kind, [], numbers, one_each, empty, ~empty & ~np.isfinite(numbers))
     feature = dataset.features[column]
     if kind == "single":
@@ -118,6 +124,18 @@ def column_of(dataset: Any, column: str) -> Any:
     return chunks.combine_chunks() if hasattr(chunks, "combine_chunks") else chunks
 
 
+def comma_number(dataset: Any, column: str) -> str | None:
+    """Return one of the numbers with a comma, if a column holds nothing but such numbers and whole ones."""
+    if not is_text(dataset.data.schema.field(column).type):
+        return None
+    return next(iter(_comma_numbers(codes_of(column_of(dataset, column), None)[1])), None)
+
+
+def _comma_numbers(names: Sequence[str]) -> list[str]:
+    commas = [name for name in names if DECIMAL_COMMA.fullmatch(name)]
+    return commas if all(WHOLE.fullmatch(name) or DECIMAL_COMMA.fullmatch(name) for name in names) else []
+
+
 def is_text(type_: Any) -> bool:
     """Tell whether an Arrow type holds text. A column that is null in every row counts: nothing contradicts it."""
     import pyarrow as pa
@@ -173,13 +191,20 @@ def _name(value: Any) -> str:
             return str(value).strip()
 
 
-def _numbers(array: Any) -> tuple[Array, Array]:
+def _numbers(array: Any, column: str) -> tuple[Array, Array]:
     """Return numbers, NaN where a value is none, and which values are missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if is_text(array.type):
         codes, names = codes_of(array, None)
+        if commas := _comma_numbers(names):
+            if all(map(THOUSANDS.fullmatch, commas)):
+                raise UserError(
+                    f"the column {column!r} holds numbers such as {commas[0]!r}, which may be "
+                    f"{commas[0].replace(',', '')} or {commas[0].replace(',', '.')}; write them without a comma"
+                )
+            names = [name.replace(",", ".") for name in names]
         table = np.array([*(_number(name) for name in names), math.nan])
         return table[codes], codes < 0
     numbers = np.asarray(pc.cast(array, pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)

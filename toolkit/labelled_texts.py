@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from toolkit.columns import Columns, find_columns
-from toolkit.config import at_least
+from toolkit.config import at_least, locates
 from toolkit.corpora.docstrings import docstrings
 from toolkit.data_config import DataConfig, embedded_splits
 from toolkit.errors import UserError
-from toolkit.label_reading import is_text, kind_of
+from toolkit.label_reading import comma_number, is_text, kind_of
 from toolkit.labelled_rows import (
     CheckedRows,
     check_columns,
@@ -36,11 +36,11 @@ CORPUS_LENGTH = 128
 class LabelledTexts(DataConfig):
     """The `data` section of a recipe that puts texts into classes, or gives them a number."""
 
-    text: str | None = None
+    text: str | None = locates(None)
     """The column with the text; null finds it by its name."""
-    text_pair: str | None = None
+    text_pair: str | None = locates(None)
     """The column with the second text, where each sample is a pair; null finds it by its name, or there is none."""
-    label: str | None = None
+    label: str | None = locates(None)
     """The column with the label; null finds it by its name."""
     kind: Literal["auto", "single", "multi", "regression"] = "auto"
     """One label for each text, several (multi), or a number (regression); auto decides by the labels."""
@@ -117,6 +117,8 @@ class LabelledTexts(DataConfig):
             splits, facts["held out"] = hold_out(splits[0], self.held_out, "rows")
         facts["texts"] = f"{len(splits[0]):,} to train on, {len(splits[1]):,} to evaluate on"
         facts["labels"] = labels_line(splits[0].labels, "rows")
+        if kind == "regression" and any(comma_number(table, columns.label) for table in tables.values()):
+            facts["labels"] += "; read with decimal commas"
         return Texts(kind, names, columns, splits[0], splits[1], longest, facts, read.files)
 
     def _kind(self, tables: Mapping[str, Any], label: str) -> Kind:
@@ -125,6 +127,12 @@ class LabelledTexts(DataConfig):
             kind, problem = kind_of(table, label, asked, self.separator)
             if kind is None:
                 raise UserError(f"{name}: {problem}")
+            if (asked, kind) == ("auto", "single") and (number := comma_number(table, label)):
+                raise UserError(
+                    f"{name}: the label column {label!r} holds numbers with a comma, such as {number!r}, which may be "
+                    "decimal numbers, classes, or several labels in one; say which with --data.kind regression, "
+                    "--data.kind single or --data.separator ,"
+                )
             asked = kind
         return cast(Kind, asked)
 

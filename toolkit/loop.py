@@ -25,8 +25,8 @@ from toolkit.task import JointLoss
 from toolkit.training import Training
 
 
-def train(training: Training, progress: Progress) -> Evaluation:
-    """Run all steps that are left and return the last evaluation.
+def train(training: Training, progress: Progress, known: Evaluation | None = None) -> Evaluation:
+    """Run all steps that are left and return the last evaluation, which is `known` where it was written down before.
 
     Raises:
         Preempted: somebody asked the run to stop; its checkpoint is sealed.
@@ -36,9 +36,9 @@ def train(training: Training, progress: Progress) -> Evaluation:
     evaluation = Evaluation({})
     if training.standing.pending is not None:
         # The run ended before this evaluation had.
-        evaluation = conclude(training, progress, training.first_step)
+        evaluation = conclude(training, progress, training.first_step, known)
     elif training.first_step == training.total_steps:
-        evaluation = evaluate_again(training, progress)
+        evaluation = known or evaluate_again(training, progress)
     begun = perf_counter()
 
     for step, micro_batches, waited in global_batches(training):

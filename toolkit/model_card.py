@@ -8,7 +8,7 @@ from typing import Any
 
 from toolkit.adapters import base_of, has_adapters
 from toolkit.model_config import ModelConfig
-from toolkit.run_folder import versions
+from toolkit.provenance import versions
 from toolkit.settings_file import as_mapping, flatten, to_yaml
 
 LOCAL = "local"

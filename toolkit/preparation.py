@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -14,15 +15,18 @@ from toolkit.config import Config
 from toolkit.cut import accumulation
 from toolkit.errors import UserError
 from toolkit.first_batch import active_dropout, batch_norms, named, parts_of, unused_parameters, without_gradient
-from toolkit.learning_rates import about_rate, trained, unusual_rate, with_learning_rate
+from toolkit.learning_rates import about_rate, with_learning_rate
 from toolkit.loading import MicroBatches, MicroBatchSampler, build_loader
+from toolkit.loss_rule import check_loss_rule
 from toolkit.model_from_main import build_on_main, shard_from_main
 from toolkit.optimizer import begin_averages, build_optimizer
 from toolkit.order import ShuffledOrder
 from toolkit.randomness import seed_for
+from toolkit.rehearsal import results_for_export, try_export
 from toolkit.restoring import digest_of_frozen, weights_of
-from toolkit.runtime import Runtime, usable_cores
-from toolkit.schedules import warmup_steps
+from toolkit.run_folder import RunFolder, in_bytes
+from toolkit.runtime import Runtime
+from toolkit.schedules import total_steps, warmup_steps
 from toolkit.sharding import check_units, checkpoint_activations, shard, units
 from toolkit.spreading import whole_weights
 from toolkit.task import JointLoss, Task
@@ -38,7 +42,27 @@ AVERAGES = {"adamw": 2, "sgd": 1}
 TORCHRUN_GRACE = 30.0
 
 
-def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0, unused: Sequence[str] = ()) -> Training:
+@dataclass(frozen=True)
+class Prepared:
+    """What a training is made of, once Accelerate has prepared it."""
+
+    model: torch.nn.Module
+    optimizer: AcceleratedOptimizer
+    loader: Any
+    frozen: str | None
+    """The digest of the weights that are not trained, in the main process."""
+    saved_bytes: int = 0
+    """What the saved model takes on the disk, where it was tried, in the main process."""
+
+
+def prepare(
+    task: Task,
+    config: Config,
+    runtime: Runtime,
+    first_step: int = 0,
+    unused: Sequence[str] = (),
+    folder: RunFolder | None = None,
+) -> Training:
     """Build the model and everything around it, and try one micro-batch without changing anything.
 
     Weights and optimizer are those of the beginning.
@@ -49,6 +73,7 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0, u
         runtime: where.
         first_step: the loader begins there.
         unused: parameters that an earlier start of this run has found to be unused, and frozen.
+        folder: the export of the model is tried there, and the loss is held against its rule; None tries neither.
 
     Raises:
         UserError: the configuration does not fit the data or the number of processes, or the model can't be trained.
@@ -60,7 +85,7 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0, u
     compare_data(runtime.gather_all, task, digests)
     runtime.together(lambda: check_fit(task, config, runtime))
     order = ShuffledOrder(len(task.train), config.batch.size, config.seed)
-    total = config.steps if config.steps is not None else max(1, round((config.epochs or 0) * order.steps_per_epoch))
+    total = total_steps(config, len(task.train))
     sampler = MicroBatchSampler(
         order,
         task.train,
@@ -73,48 +98,68 @@ def prepare(task: Task, config: Config, runtime: Runtime, first_step: int = 0, u
         call_cost=CALL_COST_ON_CPU if runtime.device.type == "cpu" and not isinstance(task.loss, JointLoss) else None,
     )
     loader = build_loader(sampler, task, config.seed, order.steps_per_epoch)
-    model, optimizer, prepared, frozen = build_and_prepare(task, config, runtime, loader, unused)
+    built = build_and_prepare(task, config, runtime, loader, unused, folder)
+    warnings: list[str] = []
     mine = next(islice(sampler, runtime.data_parallel_rank, None), None)
     if mine is not None:  # None where all steps were done before this start
         batches = MicroBatches(task.train, task, config.seed, order.steps_per_epoch)
         batch = runtime.together(lambda: batches.__getitems__(mine))
-        without = runtime.together(lambda: without_gradient(task, runtime, model, batch), talking=True)
+        without = runtime.together(lambda: without_gradient(task, runtime, built.model, batch), talking=True)
         lacking = runtime.gather_all(without)
-        found = runtime.together(lambda: unused_parameters(runtime.accelerator.unwrap_model(model), lacking))
+        found = runtime.together(lambda: unused_parameters(runtime.accelerator.unwrap_model(built.model), lacking))
         if found:
             # Begun again, as if that had been known: distributed data parallel counts the gradients that it waits for
             # when it wraps a model, and the digest of frozen weights needs them whole. The first model goes before.
-            unused = sorted({*unused, *found})
-            del model, optimizer, prepared
+            unused, saved_bytes = sorted({*unused, *found}), built.saved_bytes
+            del built
             runtime.accelerator.free_memory()
-            model, optimizer, prepared, frozen = build_and_prepare(task, config, runtime, loader, unused)
+            built = replace(build_and_prepare(task, config, runtime, loader, unused), saved_bytes=saved_bytes)
+        if (
+            folder is not None
+            and not isinstance(task.loss, JointLoss)
+            and (warning := check_loss_rule(task, runtime, built.model, batches, mine))
+        ):
+            warnings.append(warning)
     digests = runtime.on_main(lambda: digests)
     return Training(
         task,
         config,
         runtime,
-        model,
-        optimizer,
-        prepared,
+        built.model,
+        built.optimizer,
+        built.loader,
         order,
         total,
         first_step,
         data=digests,
-        frozen=frozen,
+        frozen=built.frozen,
         unused=unused,
+        saved_bytes=built.saved_bytes,
+        warnings=warnings,
     )
 
 
 def build_and_prepare(
-    task: Task, config: Config, runtime: Runtime, loader: Any, unused: Sequence[str]
-) -> tuple[torch.nn.Module, AcceleratedOptimizer, Any, str | None]:
-    """Return model, optimizer and loader, prepared, and in the main process the digest of what is frozen."""
+    task: Task,
+    config: Config,
+    runtime: Runtime,
+    loader: Any,
+    unused: Sequence[str],
+    folder: RunFolder | None = None,
+) -> Prepared:
+    """Build the model, spread it, and have Accelerate prepare it; with a `folder` its export is tried there before."""
     model = runtime.together(lambda: build_model(task, config, runtime, unused))
     compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
     # Before the weights are spread: here the main process holds all of them.
+    saved_bytes = 0
+    if folder is not None and task.export is not None:
+        export, results = task.export, results_for_export(task, config, {"loss": 0.0}, {}, 0)
+        saved_bytes, intact = runtime.on_main(lambda: try_export(export, model, folder, results))
+        if not intact:
+            model = runtime.together(lambda: build_model(task, config, runtime, unused) if runtime.is_main else model)
     frozen = digest_of_frozen(model) if runtime.is_main else None
     runtime.together(lambda: spread(model, runtime), talking=True)
-    return *prepare_together(model, config, loader, runtime), frozen
+    return Prepared(*prepare_together(model, config, loader, runtime), frozen, saved_bytes)
 
 
 def spread(model: torch.nn.Module, runtime: Runtime) -> None:
@@ -271,8 +316,6 @@ def plan(training: Training) -> dict[str, str]:
         f"then {optim.schedule}; "
         f"weight decay {optim.weight_decay:g}, clip {optim.clip if optim.clip is not None else 'off'}"
     )
-    if warning := unusual_rate(optim.rate, trained(config), optim.name):
-        facts["warning"] = warning
     dtypes = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters}))
     facts["parameters"] = f"{sum(p.numel() for p in parameters):,} ({trainable:,} trainable), {dtypes}"
     if training.unused:
@@ -286,7 +329,7 @@ def plan(training: Training) -> dict[str, str]:
         f", {runtime.threads} thread(s) per process" if runtime.device.type == "cpu" else ""
     )
     if task.workers:
-        facts["workers"] = f"{task.workers} per process fetch and collate" + too_many_workers(task.workers)
+        facts["workers"] = f"{task.workers} per process fetch and collate"
     if runtime.size > 1 or runtime.strategy.spreads:
         facts["strategy"] = runtime.strategy.description
     if runtime.strategy.sharded:
@@ -306,18 +349,6 @@ def plan(training: Training) -> dict[str, str]:
     return facts
 
 
-def too_many_workers(workers: int) -> str:
-    """Return what the plan adds where this machine has fewer cores than workers."""
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    cores = usable_cores()
-    if workers * processes <= cores:
-        return ""
-    return (
-        f"; that is more than the {cores} core(s) of this machine: they wait for each other, give "
-        f"data.workers {cores // processes}"
-    )
-
-
 def checkpoint_facts(training: Training) -> str:
     """Say how often a checkpoint is written, what it costs, and what stops the run."""
     config = training.config.checkpoint
@@ -329,7 +360,10 @@ def checkpoint_facts(training: Training) -> str:
         copies = f"their copy in the memory of the main process takes {in_bytes(size)} more"
     else:
         copies = f"{parts} processes write a part each, whose copy in memory takes about {in_bytes(size // parts)} more"
-    said = f"every {every:,} steps, {in_bytes(size)} each; the newest {config.keep} and the one with the {config.best} are kept; {copies}"
+    kept = f"the newest {max(1, config.keep)} and the one with the {config.best} are kept"
+    if config.keep == 0:
+        kept += " until the run is finished, and then none"
+    said = f"every {every:,} steps, {in_bytes(size)} each; {kept}; {copies}"
     # torchrun, which `accelerate launch` uses for several processes, kills 30 s after it has sent SIGTERM.
     if config.grace is not None and config.grace > TORCHRUN_GRACE and "TORCHELASTIC_RUN_ID" in os.environ:
         said += f". Warning: checkpoint.grace is {config.grace:g} s, but this launcher kills {TORCHRUN_GRACE:g} s after its SIGTERM"
@@ -341,11 +375,3 @@ def state_bytes(training: Training) -> int:
     tensors = weights_of(training.runtime.accelerator.unwrap_model(training.model)).values()
     trained = sum(t.numel() * t.element_size() for t in tensors if t.requires_grad)
     return sum(t.numel() * t.element_size() for t in tensors) + AVERAGES[training.config.optim.name] * trained
-
-
-def in_bytes(size: int) -> str:
-    """Return a size in kB, MB or GB."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
-        if size >= scale:
-            return f"{size / scale:,.1f} {unit}"
-    return f"{size / 1e3:,.1f} kB"

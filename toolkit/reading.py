@@ -63,6 +63,8 @@ class Reading:
         self.origins: dict[str, str] = {}
         self.doubtful: set[str] = set()
         """Keys whose value could not be used: a later sentence about them would speak of a default nobody chose."""
+        self.files: list[str] = []
+        """The configuration files that were named, in their order."""
         self.unread = False
         """A file could not be read: what the flags leave open may be set in it."""
         self.print_config = False
@@ -102,6 +104,7 @@ class Reading:
 
     def file(self, path: str) -> None:
         """Read one configuration file; what it sets replaces what files before it set."""
+        self.files.append(path)
         try:
             loaded = read_yaml(path)
             settings = [Setting(key, value, f"in {path}") for key, value in self.leaves_of(loaded)]

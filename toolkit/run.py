@@ -132,10 +132,15 @@ def settings_of(
     config_class: type[AnyConfig], description: str, arguments: Sequence[str] | None, recipe: str
 ) -> AnyConfig:
     """Return the configuration that the command line asks for; `--help` and `--print_config` end the process."""
-    from toolkit.command_line import parse
+    from toolkit.command_line import parse, read
 
     # Every process reads the command line, and one of them speaks.
     with redirect_stdout(sys.stdout if is_main_process() else io.StringIO()):
+        if read(config_class, arguments).values.get("evaluate.only"):
+            from toolkit.saved_run import evaluation_settings
+
+            words = sys.argv[1:] if arguments is None else arguments
+            return evaluation_settings(config_class, description, words, recipe)
         config = parse(config_class, description, arguments)
     return config if config.output is not None else replace(config, output=f"runs/{recipe}")
 

@@ -10,25 +10,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from platform import python_version
 from typing import IO, Any, Literal
 
 from safetensors import SafetensorError
 
 from toolkit.errors import UserError
 from toolkit.ledger import finite_or_none
+from toolkit.provenance import versions
 
 Status = Literal["running", "finished", "preempted", "refused", "failed"]
 
 # POSIX lets go of all locks of a process on a file when it closes any handle of it: what this process holds is not probed.
 HELD: set[Path] = set()
 
+# What the system says of a lock that another process holds; anything else means that there are no locks here.
+TAKEN = {errno.EACCES, errno.EAGAIN}
+
 # What the system says of a disk that is full, over a quota, read-only, broken or not ours.
 REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.EACCES, errno.EPERM}
-
-PACKAGES = ("finetune-toolkit", "torch", "accelerate", "transformers", "datasets", "evaluate", "numpy")
 
 
 class RunFolder:
@@ -37,6 +37,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock: IO[str] | None = None
+        self.locks_nothing: str | None = None
+        """What the system says where this file system has no locks: two starts at once would not be noticed."""
         self.writing = threading.Lock()
 
     @property
@@ -79,8 +81,8 @@ class RunFolder:
         if not self.path.is_dir():
             return True
         entries = {entry.name for entry in self.path.iterdir()} - {"run.lock", "STOP"}
-        # A process that died while it wrote its first words left one of these.
-        entries -= {"run.json.partial", "config.yaml.partial"}
+        # A process that died while it wrote its first words, or tried to save the model, left one of these.
+        entries -= {"run.json.partial", "config.yaml.partial", "model.partial"}
         return not entries or (
             entries == {"run.json"} and self.record().get("status") in ("refused", "failed", "running")
         )
@@ -101,11 +103,37 @@ class RunFolder:
             ) from None
         try:
             fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(
-                f"another process is running in {self.path}; wait for it, or give another folder with --output"
-            ) from None
+        except OSError as error:
+            if error.errno in TAKEN:
+                raise UserError(
+                    f"another process is running in {self.path}; wait for it, or give another folder with --output"
+                ) from None
+            self.locks_nothing = error.strerror or str(error)
         HELD.add(self.path.resolve())
+
+    def is_there(self) -> bool:
+        """Return whether this is still the folder that was claimed, neither deleted nor another one in its place."""
+        try:
+            return self.lock is None or os.path.samestat(os.fstat(self.lock.fileno()), self.lock_file.stat())
+        except OSError:
+            return False
+
+    def check_is_there(self) -> None:
+        """Make sure that this is still the folder that was claimed.
+
+        Raises:
+            UserError: it was deleted or replaced while the run was under way.
+        """
+        if not self.is_there():
+            raise UserError(self.gone)
+
+    @property
+    def gone(self) -> str:
+        """What the user is told of a folder that is not there any more."""
+        return (
+            f"the run folder {self.path} was deleted or replaced while the run was under way, so that nothing can be written "
+            "there; start the same command again, which goes on from what is there"
+        )
 
     def release(self) -> None:
         """Let go of the lock."""
@@ -128,7 +156,11 @@ class RunFolder:
         partial, former = self.path / "model.partial", self.path / "model.former"
         for leftover in (partial, former):
             shutil.rmtree(leftover, ignore_errors=True)
-        export(partial)
+        try:
+            export(partial)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
         if self.model_folder.exists():
             self.model_folder.rename(former)
         partial.rename(self.model_folder)
@@ -145,16 +177,18 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a living process works in a run folder."""
+    """Return whether a living process may work in a run folder; on a file system without locks one always may."""
     if folder.resolve() in HELD:
         return True
     try:
-        with (folder / "run.lock").open("r+", encoding="utf-8") as lock:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        lock = (folder / "run.lock").open("r+", encoding="utf-8")
     except OSError:
         return False
+    with lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
     return False
 
 
@@ -193,15 +227,12 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that a run's numbers depend on."""
-    found = {"python": python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+def in_bytes(size: int) -> str:
+    """Return a size in kB, MB or GB."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
+        if size >= scale:
+            return f"{size / scale:,.1f} {unit}"
+    return f"{size / 1e3:,.1f} kB"
 
 
 def now() -> str:

@@ -188,8 +188,9 @@ class Saver(Writer):
             others = [partial(self.exchange.gather, step, ranks)]
         try:
             try:
+                self.folder.check_is_there()
                 self.ledger.bring_to_disk()
-            except OSError:
+            except (OSError, UserError):
                 self.discard(step, others)
                 raise
             files: dict[str, Write] = {name: snapshot.write for name, snapshot in self.snapshots.items()}
@@ -203,7 +204,7 @@ class Saver(Writer):
             self.folder.update(step=step, epoch=content.epoch)
             self.retire(best)
         except OSError as error:
-            self.failure = UserError(self.told(doing, error))
+            self.failure = UserError(self.told(doing, error) if self.folder.is_there() else self.folder.gone)
         except Exception as error:
             self.failure = error
 
@@ -216,8 +217,8 @@ class Saver(Writer):
         shutil.rmtree(beside, ignore_errors=True)
 
     def retire(self, best: int | None) -> None:
-        """Delete what is neither among the newest nor the best."""
-        retire(self.folder.checkpoints, self.keep, [best] if best is not None else [])
+        """Delete what is neither among the newest nor the best. The newest stays until the run is finished."""
+        retire(self.folder.checkpoints, max(1, self.keep), [best] if best is not None else [])
 
     def told(self, doing: str, error: OSError) -> str:
         """Say what failed and why, and what is left."""

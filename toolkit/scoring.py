@@ -1,6 +1,6 @@
 """Predictions and references on their way into metrics, in bounded memory unless the task needs all of them at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
@@ -19,6 +19,27 @@ class Scored(NamedTuple):
     represented: torch.Tensor | None = None
     """Of a joint loss: what it is made of."""
     beside: torch.Tensor | None = None
+    scores: Sequence[Mapping[str, float]] | None = None
+    """Of batches with samples that are shown: how sure the model is."""
+
+
+def evenly(numbers: np.ndarray[Any, Any], most: int) -> set[int]:
+    """Return at most so many of some ascending numbers, from the first to the last."""
+    places = np.linspace(0, len(numbers) - 1, min(most, len(numbers))).round().astype(np.int64)
+    return set(numbers[places].tolist())
+
+
+class Summary(NamedTuple):
+    """What came of an evaluation, in the main process."""
+
+    scores: dict[str, float]
+    """Of the model, by the name of the metric."""
+    baseline: dict[str, float]
+    """Of the trivial prediction."""
+    examples: list[dict[str, Any]]
+    """Some samples with prediction and reference, for a reader."""
+    details: Mapping[str, Any]
+    """What `Finished.details` said."""
 
 
 class Scorer:
@@ -63,30 +84,27 @@ class Scorer:
 class Collector:
     """What the main process makes of the predictions of all processes."""
 
-    def __init__(self, task: Task, block: int, last: bool, shown: int) -> None:
+    def __init__(self, task: Task, block: int, last: bool, shown: int, wanted: set[int]) -> None:
         """Begin an evaluation.
 
         Args:
             task: what is evaluated.
             block: samples that a joint loss is taken over at once.
-            last: whether the baseline is scored too, and samples are shown.
-            shown: how many samples are.
+            last: whether the baseline is scored too.
+            shown: how many items are shown, where predictions are made into items by a `finish`.
+            wanted: the samples that are shown, where they are not.
         """
         self.task = task
         self.block = block
         self.last = last
         self.shown = shown
+        self.wanted = wanted
         self.scorer = Scorer(task.metrics, task.baseline if last else None)
         self.predictions: dict[int, Any] = {}
         self.represented: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self.examples: dict[int, dict[str, Any]] = {}
-        self.wanted = self.chosen(len(task.evaluate) if task.evaluate is not None else 0)
-
-    def chosen(self, count: int) -> set[int]:
-        """Return which of so many samples are shown: from the first to the last, evenly."""
-        if not self.last or self.task.show is None:
-            return set()
-        return {int(number) for number in np.linspace(0, count - 1, min(self.shown, count)).round()}
+        self.sure: dict[int, Mapping[str, float]] = {}
+        self.finished: Finished | None = None
 
     def add(self, scored: Scored) -> None:
         """Take what one batch came to."""
@@ -94,6 +112,8 @@ class Collector:
             for place, number in enumerate(scored.ids):
                 beside = None if scored.beside is None else scored.beside[place]
                 self.represented[number] = (scored.represented[place], beside)
+        if scored.scores is not None:
+            self.sure.update(zip(scored.ids, scored.scores, strict=True))
         if scored.predictions is None:
             return
         if self.task.finish is not None:
@@ -107,20 +127,38 @@ class Collector:
     def example(self, number: int, prediction: Any, reference: Any) -> None:
         """Keep a sample for the reader."""
         assert self.task.show is not None
-        self.examples[number] = dict(self.task.show(number, prediction, reference))
+        sure = {"scores": dict(self.sure[number])} if number in self.sure else {}
+        self.examples[number] = {**self.task.show(number, prediction, reference), **sure}
 
-    def compute(self) -> tuple[dict[str, float], dict[str, float], list[dict[str, Any]]]:
-        """Return the scores of the model and of the baseline, and the samples for the reader."""
-        if self.task.finish is not None and self.predictions:
-            finished: Finished = self.task.finish(dict(sorted(self.predictions.items())))
+    def finish_predictions(self, are_all: bool) -> bool:
+        """Make items of the predictions, where the task does; return False if it can't without those of all samples."""
+        if self.task.finish is None or not self.predictions:
+            return True
+        try:
+            self.finished = self.task.finish(dict(sorted(self.predictions.items())))
+        except Exception:
+            if are_all:
+                raise
+            return False
+        return True
+
+    def compute(self) -> Summary:
+        """Return what came of all that was added, after `finish_predictions`."""
+        details: Mapping[str, Any] = {}
+        if (finished := self.finished) is not None:
             self.scorer.add(finished.predictions, finished.references, finished.baseline if self.last else None)
+            details = finished.details
+            if finished.scores is not None:
+                self.sure = dict(enumerate(finished.scores))
             self.examples.clear()
-            for number in sorted(self.chosen(len(finished.predictions))):
+            items = np.arange(len(finished.predictions)) if self.task.show is not None else np.zeros(0, dtype=np.int64)
+            for number in sorted(evenly(items, self.shown)):
                 self.example(number, finished.predictions[number], finished.references[number])
         scores, trivial = self.scorer.compute()
         if self.last and self.task.baseline_scores is not None:
             trivial = {**trivial, **self.task.baseline_scores()}
-        return scores, trivial, [{"sample": number, **self.examples[number]} for number in sorted(self.examples)]
+        examples = [{"sample": number, **self.examples[number]} for number in sorted(self.examples)]
+        return Summary(scores, trivial, examples, details)
 
     def joint_loss(self) -> float:
         """Return the joint loss of all samples, taken in blocks of neighbouring ids, whoever computed what."""

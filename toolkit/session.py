@@ -1,35 +1,41 @@
 """One start of a run in its folder: from the data to the result, and a word in run.json on how it ended, whatever happens."""
 
-import json
-import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from safetensors import SafetensorError
 
 from toolkit import pipes
-from toolkit.checkpoint import digest_of_file
+from toolkit.agreement import digests_of_data
+from toolkit.checkpoint import digest_of_file, retire
 from toolkit.config import Config
 from toolkit.console import Display, Voice, clock
 from toolkit.errors import DEFECT, STOPPED, USER_CAN_FIX, Preempted, UserError
 from toolkit.evaluation import Evaluation
+from toolkit.evaluation_file import evaluation_of, numbers, write_evaluation
 from toolkit.exchange import Exchange
 from toolkit.former import bring_ledger, make_way
 from toolkit.launch import agent
 from toolkit.ledger import Ledger
 from toolkit.loop import train
-from toolkit.preparation import plan, prepare, whole_model
+from toolkit.overlap import overlap_of
+from toolkit.plan_warnings import warnings_of, worse_than
+from toolkit.preparation import plan, prepare, state_bytes, whole_model
 from toolkit.progress import Progress
+from toolkit.provenance import changes, provenance, versions
+from toolkit.rehearsal import check_space, in_words, results_for_export, try_evaluation
 from toolkit.restoring import restore
-from toolkit.resume import Start, check_data, choose_start
-from toolkit.run_folder import RunFolder, now, told_if_refused, versions, write_whole
+from toolkit.resume import Start, begun_anew, check_data, check_length, choose_start
+from toolkit.run_folder import RunFolder, now, told_if_refused, write_whole
 from toolkit.runtime import Runtime
 from toolkit.saving import PartWriter, Saver, newest_name
+from toolkit.schedules import total_steps
 from toolkit.settings_file import to_yaml
 from toolkit.spreading import check_folder_is_shared, layout_of
 from toolkit.task import Task
@@ -40,6 +46,8 @@ from toolkit.weights import weights_of
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
+OVERLAP_TOLD = 0.01
+"""Of the evaluation samples; some texts come twice in any data."""
 PLACES = {
     "model": "model",
     "predictions": "predictions.jsonl",
@@ -59,8 +67,6 @@ class Result:
     """Of the trivial prediction, on the same samples."""
     steps: int
     output: Path
-    examples: list[dict[str, Any]] = field(default_factory=list)
-    """Some evaluation samples for a reader."""
 
 
 class Session:
@@ -84,34 +90,59 @@ class Session:
         folder, runtime = self.folder, self.runtime
         runtime.doing("reading data", patient=True)
         task = runtime.together(lambda: build_task(config))
-        start = runtime.on_main(lambda: choose_start(folder, config, runtime.precision))
+        total = total_steps(config, len(task.train))
+        if finished := runtime.on_main(lambda: nothing_to_do(folder, config, task)):
+            voice.say(f"{self.recipe}: this run is finished, on the same data; nothing was trained again")
+            tell(finished, voice)
+            return finished
+        start = runtime.on_main(lambda: choose_start(folder, config, runtime.precision, total))
+        made_with = provenance(config)
+        changed = runtime.on_main(lambda: self.what_changed(start, config, made_with))
         runtime.doing("preparing the model", patient=True)
-        training = prepare(task, config, runtime, start.step, start.state.get("unused", ()))
+        tries = config.rehearse and start.step == 0
+        unused = start.state.get("unused", ())
+        training = prepare(task, config, runtime, start.step, unused, folder if tries else None)
+        training.starts = [*start.starts, {"first_step": start.step + 1, "started": now(), **made_with}]
         progress = self.progress = Progress(steps=start.step)
         module = runtime.accelerator.unwrap_model(training.model)
         check_folder_is_shared(folder, module, runtime)
         if start.checkpoint is not None:
-            runtime.on_main(lambda: check_data(start, training.data))
+            written = f"when {start.checkpoint} was written"
+            runtime.on_main(lambda: check_data(training.data, start.state.get("data", {}), written))
             restore(start, module, training.optimizer.optimizer, runtime, training.frozen)
             take_state(training, progress, dict(start.state))
         facts = {**runtime.together(lambda: plan(training)), "run folder": str(folder.path)}
-        for remark in start.remarks:
+        remarks = [*start.remarks, *changed]
+        training.warnings += warnings_of(training)
+        if tries:
+            runtime.doing("trying the end of the run", patient=True)
+            runtime.together(lambda: try_evaluation(task, config, runtime, training.model), talking=True)
+            training.warnings += runtime.on_main(lambda: self.look_ahead(training))
+        if folder.locks_nothing is not None:
+            remarks.append(
+                f"the file system of {folder.path} has no locks ({folder.locks_nothing}): make sure that no other process trains there"
+            )
+        for remark in remarks:
             voice.say(f"{self.recipe}: {remark}")
         voice.facts(f"{self.recipe}: the plan", facts)
+        for warning in training.warnings:
+            voice.say(f"  warning: {warning}")
         if start.checkpoint is not None:
             voice.say(f"going on after step {start.step:,}, from {start.checkpoint}")
         if moved := runtime.on_main(lambda: self.begin(training, start, facts)):
             voice.say(moved)
         prepared = time.monotonic()
         self.preparing = prepared - self.began
-        evaluation = self.train_and_record(training, start, progress, voice)
+        # Of a run whose model alone could not be saved there is nothing to do again but that.
+        known = runtime.on_main(lambda: self.evaluated_before(training, start))
+        evaluation = self.train_and_record(training, start, progress, voice, known)
         runtime.doing("writing the model", patient=True)
-        result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path, evaluation.examples)
+        result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path)
         trained = whole_model(training) if task.export is not None else None
 
         def finish() -> None:
             with told_if_refused(folder.path):
-                self.finish(training, trained, result, progress)
+                self.finish(training, trained, evaluation, progress)
 
         runtime.on_main(finish)
         voice.say(
@@ -123,7 +154,23 @@ class Session:
             )
         )
         tell(result, voice)
+        if worse := worse_than(result.baseline, result.metrics):
+            voice.say(f"\nwarning: {worse}")
         return result
+
+    def what_changed(self, start: Start, config: Config, made_with: Mapping[str, Any]) -> list[str]:
+        """Return what has changed since the starts that led to the checkpoint, in words for the user.
+
+        Raises:
+            UserError: something has, and `resume` is strict.
+        """
+        found = changes(start.starts, made_with) if start.checkpoint is not None else []
+        if found and config.resume == "strict":
+            raise UserError(
+                *(f"{change}, and resume is strict" for change in found),
+                "go on with what the run was made with, or go on all the same with --resume auto, which writes down the change",
+            )
+        return [f"{change}; the run goes on (--resume strict would not)" for change in found]
 
     def begin(self, training: Training, start: Start, facts: dict[str, str]) -> str | None:
         """Write down what is about to run; return what the user is told. Until here nothing in the folder was changed."""
@@ -146,8 +193,8 @@ class Session:
             "precision": runtime.precision,
             "threads": runtime.threads,
             "launch_file": runtime.launch.file,
-            "first_step": start.step + 1,
-            "started": now(),
+            "folder": str(Path.cwd()),
+            **training.starts[-1],
         }
         former = folder.record() if start.checkpoint is not None else {}
         folder.replace_record(
@@ -173,10 +220,38 @@ class Session:
             seconds=former.get("seconds", {}),
             nonfinite=self.progress.nonfinite,
             plan=facts,
+            warnings=training.warnings,
         )
 
-    def train_and_record(self, training: Training, start: Start, progress: Progress, voice: Voice) -> Evaluation:
-        """Train, with ledger, checkpoints and display in the main process; where the state is spread, all write checkpoints."""
+    def look_ahead(self, training: Training) -> list[str]:
+        """Return warnings about the data and the disk, in the main process.
+
+        Raises:
+            UserError: there is no room for what the run writes.
+        """
+        config, task = training.config.checkpoint, training.task
+        every = config.every or training.steps_per_epoch
+        # The newest, the best, and the one that is being written; short runs have fewer.
+        most = min(max(1, config.keep) + 2, -(-training.total_steps // every))
+        found = [check_space(self.folder.path, training.saved_bytes, state_bytes(training), most)]
+        if task.evaluate is not None:
+            overlap = overlap_of(task.train, task.evaluate)
+            found.append(str(overlap) if overlap.share >= OVERLAP_TOLD else None)
+        return [warning for warning in found if warning]
+
+    def evaluated_before(self, training: Training, start: Start) -> Evaluation | None:
+        """Return the last evaluation of a run of which nothing is left to be done but to save the model."""
+        if start.step < training.total_steps or start.seal is None:
+            return None
+        return evaluation_of(self.folder.path, weights_of_training(start.step, start.seal))
+
+    def train_and_record(
+        self, training: Training, start: Start, progress: Progress, voice: Voice, known: Evaluation | None
+    ) -> Evaluation:
+        """Train, with ledger, checkpoints and display in the main process; where the state is spread, all write checkpoints.
+
+        `known` is the evaluation of the last step, if it was written down before.
+        """
         runtime = self.runtime
         module = runtime.accelerator.unwrap_model(training.model)
         pinned = runtime.device.type == "cuda"
@@ -185,10 +260,10 @@ class Session:
             exchange = Exchange(runtime.rank, runtime.watch.store)
         if not runtime.is_main:
             if exchange is None:
-                return train(training, progress)
+                return train(training, progress, known)
             progress.saver = PartWriter(self.folder, exchange, pinned)
             try:
-                return train(training, progress)
+                return train(training, progress, known)
             finally:
                 progress.saver.wait()
         ledger = Ledger(self.folder.ledger_file, start.ledger)
@@ -202,39 +277,49 @@ class Session:
         try:
             with Display(voice, training.total_steps, start.step) as display:
                 progress.display = display
-                return train(training, progress)
+                return train(training, progress, known)
         finally:
             saver.wait()
             ledger.close()
 
-    def finish(self, training: Training, trained: torch.nn.Module | None, result: Result, progress: Progress) -> None:
-        """Write the trained model and close the record, in this order: a run that says finished has its model."""
+    def finish(
+        self, training: Training, trained: torch.nn.Module | None, evaluation: Evaluation, progress: Progress
+    ) -> None:
+        """Write evaluation and model and close the record, in this order: a run that says finished has its model.
+
+        Raises:
+            UserError: the model can't be saved; the same command tries it again, and does nothing else again.
+        """
         progress.finish_writing()
+        self.folder.check_is_there()
         assert progress.ledger is not None
         assert isinstance(progress.saver, Saver)
         progress.saver.retire(progress.saver.best)
-        export = training.task.export
-        if export is not None and trained is not None:
-            card = {
-                "config": training.config,
-                "metrics": result.metrics,
-                "baseline": result.baseline,
-                "steps": result.steps,
-                "facts": training.task.facts,
-                "command": shlex.join(["python", *sys.argv]),
-            }
-            self.folder.write_model(lambda path: export(trained, path, card))
-        if result.examples:
-            lines = "".join(
-                json.dumps(example, ensure_ascii=False, default=as_plain) + "\n" for example in result.examples
+        task, weights = training.task, weights_of_training(progress.steps, progress.saver.previous)
+        if task.evaluate is not None and evaluation_of(self.folder.path, weights) is None:
+            data = {"samples": len(task.evaluate), "digest": training.data.get("evaluate")}
+            write_evaluation(self.folder.path, evaluation, weights, data)
+        if task.export is not None and trained is not None:
+            export, measured = (
+                task.export,
+                (evaluation.metrics, evaluation.baseline, progress.steps, evaluation.details),
             )
-            write_whole(self.folder.path / "predictions.jsonl", lines)
+            results = results_for_export(task, training.config, *measured)
+            try:
+                self.folder.write_model(lambda path: export(trained, path, results))
+            except (UserError, OSError, SafetensorError):
+                raise
+            except Exception as error:
+                raise UserError(
+                    f"training and evaluation are done, and to save the model failed: {in_words(error)}. The checkpoint of step "
+                    f"{progress.steps:,} is sealed: mend this, then the same command saves the model, and does nothing else again"
+                ) from error
         self.folder.update(
             status="finished",
-            step=result.steps,
-            epoch=result.steps / training.steps_per_epoch,
-            metrics=result.metrics,
-            baseline=result.baseline,
+            step=progress.steps,
+            epoch=progress.steps / training.steps_per_epoch,
+            metrics=evaluation.metrics,
+            baseline=evaluation.baseline,
             skipped=progress.skipped,
             nonfinite=self.progress.nonfinite,
             ledger=asdict(progress.ledger.end),
@@ -242,6 +327,9 @@ class Session:
             ended=now(),
         )
         self.folder.stop_file.unlink(missing_ok=True)
+        if training.config.checkpoint.keep == 0:
+            # Only now: until the run was finished they were what it could go on from.
+            retire(self.folder.checkpoints, 0, [])
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of all starts that were written down, this one included."""
@@ -257,7 +345,7 @@ class Session:
 
         What cannot be written is left: the user is told in any case.
         """
-        if not self.runtime.is_main:
+        if not self.runtime.is_main or not self.folder.is_there():
             return
         with suppress(OSError):
             if isinstance(error, Preempted):
@@ -266,8 +354,8 @@ class Session:
                 self.record_failure(f"{type(error).__name__}: {error}".rstrip(": "))
             elif self.begun:
                 self.record_failure(*error.problems, code=USER_CAN_FIX)
-            # In a new folder a refusal is recorded where it is reported.
-            elif not self.folder.is_new():
+            # In a new folder a refusal is recorded where it is reported. A finished run stays finished.
+            elif not self.folder.is_new() and self.folder.record().get("status") != "finished":
                 self.folder.update(status="refused", problems=list(error.problems), ended=now())
 
     def record_preemption(self, step: int | None, reason: str) -> None:
@@ -327,9 +415,40 @@ class Session:
         return code
 
 
-def as_plain(value: Any) -> Any:
-    """Return numbers and arrays of numpy as those of Python."""
-    return value.tolist()
+def finished_result(folder: RunFolder) -> Result | None:
+    """Return the result of a finished run."""
+    record = folder.record()
+    if record.get("status") != "finished":
+        return None
+    return Result(numbers(record["metrics"]), numbers(record["baseline"]), record["step"], folder.path)
+
+
+def nothing_to_do(folder: RunFolder, config: Config, task: Task | None = None) -> Result | None:
+    """Return the result of a run that is finished, unless the command asks for more steps or to start from scratch.
+
+    Args:
+        folder: the run folder.
+        config: of this command; its settings are those of the run.
+        task: where it says in other words where the data is, the data to compare.
+
+    Raises:
+        UserError: the run can't be made longer, or the data is not that of the run.
+    """
+    record = folder.record()
+    if record.get("status") != "finished" or (config.resume == "never" and not begun_anew(record)):
+        return None
+    total = total_steps(config, record["samples"]["train"])
+    if total != record["total_steps"]:
+        check_length(config, record["step"], record["total_steps"], total)
+        return None
+    if task is not None:
+        check_data(digests_of_data(task), record["data"], f"when the run in {folder.path} was made")
+    return finished_result(folder)
+
+
+def weights_of_training(step: int, seal: str | None) -> dict[str, Any]:
+    """Return which weights a run has after a step, by the seal of its checkpoint, as evaluation.json names them."""
+    return {"of": "the training", "step": step, "checkpoint": seal}
 
 
 def digests_of_files(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
@@ -341,7 +460,7 @@ def digests_of_files(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
     }
 
 
-def tell(result: Result, voice: Voice) -> None:
+def tell(result: Result, voice: Voice, places: Mapping[str, str] = PLACES) -> None:
     """Print the result beside the trivial baseline, and where things are."""
     if result.metrics:
         rows = [
@@ -352,5 +471,5 @@ def tell(result: Result, voice: Voice) -> None:
         voice.table("", columns, [row[: len(columns)] for row in rows])
     voice.facts(
         "",
-        {name: str(result.output / path) for name, path in PLACES.items() if (result.output / path).exists()},
+        {name: str(result.output / path) for name, path in places.items() if (result.output / path).exists()},
     )

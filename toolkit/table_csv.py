@@ -1,14 +1,16 @@
 """Comma- and tab-separated files, exactly: a field is a text as written, or null where it is empty."""
 
 import csv
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.errors import UserError
+from toolkit.table_header import Header, check_header, column_names, has_names, shown
 from toolkit.table_text import open_text
 
 if TYPE_CHECKING:
@@ -17,41 +19,69 @@ if TYPE_CHECKING:
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 ROWS_AT_ONCE = 100_000
 """Rows that are Python objects at one time; as an Arrow table they take about a tenth of the memory."""
+LINES_LOOKED_AT = 100
 
 
-def read_separated(path: Path, kind: str) -> tuple["pyarrow.Table", str]:
+def read_separated(path: Path, kind: str, header: Header = None) -> tuple["pyarrow.Table", str]:
+    """Return a csv or tsv as texts, and what the plan should say about how it was read; `header` is data.header."""
     import pyarrow as pa
 
     with open_text(path, newline="") as file:
-        first = next((line for line in file if line.strip()), "")
-    if not first:
+        begin = list(islice((line for line in file if line.strip()), LINES_LOOKED_AT))
+    if not begin:
         raise UserError(f"{path} holds nothing but blank lines; give a file with a header and rows")
-    separator = "\t" if kind == "tsv" else _separator(first)
-    note = "" if kind == "tsv" or separator == "," else f"separated by {SEPARATORS[separator]}"
-    quoted = kind == "csv" or not _reads_unquoted(path)
-    if not quoted:
-        note = "quotes taken as text"
-    names: list[str] = []
+    names_first = has_names(header)
+    separator = "\t" if kind == "tsv" else _separator(begin)
+    quoted = separator != "\t" or not _reads_unquoted(path)
+    notes = {
+        f"separated by {SEPARATORS[separator]}": kind == "csv" and separator != ",",
+        "quotes taken as text": not quoted,
+        "without a header": not names_first,
+    }
     pieces: list[Any] = []
     with _long_fields():
         rows = _records(path, separator, quoted)
-        for number, header in islice(rows, 1):
-            names = _column_names(path, number, header)
-        while chunk := list(islice(_whole(path, rows, names), ROWS_AT_ONCE)):
+        number, first = next(rows)
+        place = f"{path}, line {number}"
+        names = column_names(header, place, first)
+        if not names_first:
+            rows = chain([(number, first)], rows)
+        beginning = f"the {'header' if names_first else 'first line'} has {len(first)} ({shown(first)})"
+        while chunk := list(islice(_whole(path, rows, len(first), beginning), ROWS_AT_ONCE)):
             columns = [
                 pa.array([value or None for value in column], pa.string()) for column in zip(*chunk, strict=True)
             ]
             pieces.append(pa.table(columns, names=names))
     table = pa.concat_tables(pieces) if pieces else pa.schema([(name, pa.string()) for name in names]).empty_table()
-    return table, note
+    check_header(header, place, first, table if names_first else table.slice(1))
+    return table, ", ".join(note for note, holds in notes.items() if holds)
 
 
-def _separator(header: str) -> str:
-    """Return the comma, or what else separates the header without one (semicolons, where the comma is decimal)."""
-    outside_quotes = "".join(header.split('"')[::2])
-    if "," in outside_quotes:
-        return ","
-    return max(SEPARATORS, key=lambda sign: (outside_quotes.count(sign), sign == ","))
+def _separator(lines: Sequence[str]) -> str:
+    """Return the comma, or what else separates the first line without one (semicolons, where the comma is decimal).
+
+    If that does not divide the lines into as many fields each, and another one does, it is that one: where there is no
+    header the first line has the commas of its texts.
+    """
+    outside_quotes = "".join(lines[0].split('"')[::2])
+    # Without a header the first line may have decimal commas.
+    names = re.sub("(?<=[0-9]),(?=[0-9])", "", outside_quotes)
+    usual = "," if "," in names else max(SEPARATORS, key=lambda sign: (names.count(sign), sign == ","))
+    return next((sign for sign in (usual, *SEPARATORS) if _divides(lines, sign)), usual)
+
+
+def _divides(lines: Sequence[str], separator: str) -> bool:
+    with _long_fields():
+        for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE) if separator == "\t" else (csv.QUOTE_MINIMAL,):
+            try:
+                widths = [len(record) for record in csv.reader(lines, delimiter=separator, quoting=quoting) if record]
+            except csv.Error:
+                continue
+            if len(lines) == LINES_LOOKED_AT:
+                widths.pop()  # the last record may go on behind these lines
+            if len(set(widths)) == 1 and widths[0] > 1:
+                return True
+    return False
 
 
 def _records(path: Path, separator: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
@@ -73,25 +103,14 @@ def _records(path: Path, separator: str, quoted: bool) -> Iterator[tuple[int, li
             ) from error
 
 
-def _whole(path: Path, rows: Iterator[tuple[int, list[str]]], names: Sequence[str]) -> Iterator[list[str]]:
+def _whole(path: Path, rows: Iterator[tuple[int, list[str]]], width: int, beginning: str) -> Iterator[list[str]]:
     for number, record in rows:
-        if len(record) != len(names):
+        if len(record) != width:
             raise UserError(
-                f"{path}, line {number}: {len(record)} field{'s' * (len(record) != 1)}, but the header has {len(names)} ({', '.join(names)}); "
+                f"{path}, line {number}: {len(record)} field{'s' * (len(record) != 1)}, but {beginning}; "
                 "a field that contains the separator or a line break must stand in double quotes"
             )
         yield record
-
-
-def _column_names(path: Path, number: int, header: Sequence[str]) -> list[str]:
-    # A nameless first column is what pandas writes for its index.
-    names = [name.strip() or f"column {place}" for place, name in enumerate(header, start=1)]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UserError(
-            f"{path}, line {number}: the header has {', '.join(map(repr, twice))} more than once; "
-            "give each column its own name"
-        )
-    return names
 
 
 def _reads_unquoted(path: Path) -> bool:

@@ -1,13 +1,16 @@
 """Files of rows as Arrow tables, exactly as written: no text is guessed to be a null, a date or a truth value."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit.columns import shortened
 from toolkit.errors import UserError
 from toolkit.table_conll import read_conll
+from toolkit.table_content import form_of_text, is_parquet, refuse_foreign, what_to_do_with
 from toolkit.table_csv import read_separated
+from toolkit.table_header import Header
 from toolkit.table_json import read_json, read_json_lines
 from toolkit.table_plain import read_plain
 from toolkit.table_text import told
@@ -29,10 +32,26 @@ FORMATS = {
     ".txt": "text",
 }
 """What is read, by the ending of the file; all but parquet may also be compressed with gzip (.csv.gz). In a folder that has
-other files, texts (.txt) are taken for notes."""
+other files, texts (.txt) are taken for notes. A file that is named and has another ending is read by its content."""
 
 ENDINGS = ", ".join(FORMATS)
+WRITTEN = {"tsv": "a table separated by tabs", "text": "a text"}
 PACKED = {".zip", ".zst", ".bz2", ".xz", ".lz4", ".tar", ".tgz", ".7z"}
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """What a recipe and its user say about how files are read."""
+
+    header: Header = None
+    """data.header: whether csv and tsv name their columns, or the names."""
+    documents: bool = False
+    """Whether a text file is a document, a row; otherwise it is a table, or refused."""
+
+    def no_header_in(self, what: str) -> None:
+        """Raise UserError if data.header is given, but for `what`, which has none to speak of."""
+        if self.header is not None:
+            raise UserError(f"data.header is given, but {what}; leave it out: it speaks of csv and tsv files alone")
 
 
 @dataclass(frozen=True)
@@ -56,22 +75,22 @@ def format_of(path: Path) -> str | None:
     return FORMATS.get(endings[-1]) if endings else None
 
 
-def read_file(path: Path) -> FileTable:
-    """Read a csv, tsv, json, json lines or parquet file.
+def read_file(path: Path, options: FileOptions) -> FileTable:
+    """Read a file of a known format, or one whose content says what it is.
 
     Raises UserError, naming the file and where possible the line, for whatever is wrong with it.
     """
     found = format_of(path)
-    if found is None:
-        ending = path.suffix.lower()
-        if ending in PACKED:
-            raise UserError(f"{path} is packed ({ending}); unpack it (only gzip is read as it is, such as .csv.gz)")
-        raise UserError(
-            f"{path} has the ending {ending or '(none)'}; read are {ENDINGS}, and these but parquet with .gz"
-        )
+    if found is None and (ending := path.suffix.lower()) in PACKED:
+        raise UserError(f"{path} is packed ({ending}); unpack it (only gzip is read as it is, such as .csv.gz)")
+    note = ""
     with told(path):
         if path.stat().st_size == 0:
             raise UserError(f"{path} is empty (0 bytes); give a file with rows")
+        refuse_foreign(path)
+        if found is None or (found == "text" and not options.documents):
+            found = _format_by_content(path, options)
+            note = f"read as {WRITTEN.get(found, found)}"
         if found == "parquet":
             read = FileTable(_parquet(path), texts_only=False)
         elif found == "json lines":
@@ -83,13 +102,32 @@ def read_file(path: Path) -> FileTable:
         elif found == "json":
             read = FileTable(read_json(path), texts_only=False)
         else:
-            table, note = read_separated(path, found)
-            read = FileTable(table, texts_only=True, note=note)
+            table, how = read_separated(path, found, options.header)
+            note = ", ".join(filter(None, (note, how)))
+            read = FileTable(table, texts_only=True)
+    read = replace(read, note=note)
     if read.table.num_columns == 0:
         raise UserError(f"{path} has no rows, or only empty ones; give one with rows")
     if read.table.num_rows == 0:
         raise UserError(f"{path} has no rows" + (", only a header" if read.texts_only else "") + "; give one with rows")
     return read
+
+
+def _format_by_content(path: Path, options: FileOptions) -> str:
+    if is_parquet(path):
+        return "parquet"
+    found = form_of_text(path)
+    if options.documents:  # which may have a tab or a bracket in its first line
+        return "json lines" if found == "json lines" else "text"
+    if found:
+        return found
+    if format_of(path) == "text":
+        raise UserError(f"{path} is a text without tabs, so it has no columns; {what_to_do_with(path)}")
+    ending = path.name.partition(".")[2] if path.suffix.lower() == ".gz" else path.suffix.lower()
+    raise UserError(
+        f"{path} has the ending {ending or '(none)'}; read are {ENDINGS}, and these but parquet with .gz; "
+        + what_to_do_with(path)
+    )
 
 
 def _parquet(path: Path) -> "pyarrow.Table":
@@ -113,14 +151,16 @@ def _parquet(path: Path) -> "pyarrow.Table":
     return table.drop_columns(index) if index else table
 
 
-def read_files(groups: Sequence[Sequence[Path]]) -> tuple[list["pyarrow.Table"], str]:
+def read_files(groups: Sequence[Sequence[Path]], options: FileOptions) -> tuple[list["pyarrow.Table"], str]:
     """Read groups of files, one table for each group, and what the plan should say about how they were read.
 
     A column of csv files becomes whole or floating-point numbers only if every field of it, in all groups, is written
     as one: labels of training and evaluation always have one type, and "007", "true" or a date stay texts.
     """
-    read = [[(path, read_file(path)) for path in group] for group in groups]
+    read = [[(path, read_file(path, options)) for path in group] for group in groups]
     every = [one for group in read for _, one in group if one.texts_only]
+    if not every:
+        options.no_header_in("no csv or tsv file was read")
     names = {name for one in every for name in one.table.column_names}
     types = {name: _number_type([one.table[name] for one in every if name in one.table.column_names]) for name in names}
     tables = []
@@ -161,7 +201,8 @@ def _joined(parts: Sequence[tuple[Path, "pyarrow.Table"]]) -> "pyarrow.Table":
         if missing := set(table.column_names) ^ set(other.column_names):
             raise UserError(
                 f"{first} and {path} do not have the same columns: only one of them has "
-                f"{', '.join(map(repr, sorted(missing)))}; give one of the files or make them alike"
+                f"{', '.join(repr(shortened(name)) for name in sorted(missing))}; give one of the files or make "
+                "them alike"
             )
     try:
         return pa.concat_tables(

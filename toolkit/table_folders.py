@@ -32,6 +32,28 @@ class Found:
     """What was found, for the plan."""
 
 
+def named_files(name: str | None, train: str | None, evaluate: str | None) -> tuple[Path | None, Path | None]:
+    """Return where the training and the evaluation data would lie if data.name, data.train and data.eval name files."""
+    folder = _path(name) if name else Path()
+    if name and is_file(folder):
+        beside = folder.parent / evaluate if evaluate else None
+        return folder, beside if beside is None or is_file(beside) else Path(str(evaluate))
+    first, second = (None if given is None else folder / _path(given) for given in (train, evaluate))
+    return first, second
+
+
+def _path(given: str) -> Path:
+    return Path(os.path.expanduser(given))  # noqa: PTH111 (Path.expanduser fails on ~unknown)
+
+
+def is_file(path: Path) -> bool:
+    """Tell whether there is such a file that may be read."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False  # what may not be read, or a name that is too long: whoever reads tables says so
+
+
 def find_files(folder: Path, config: str | None, train: str | None, evaluate: str | None) -> Found:
     """Return the files in `folder` that `train` and `evaluate` name or match, or, where null, the conventional ones.
 

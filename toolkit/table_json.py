@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 100_000
 """Rows of json lines that are Python objects at one time; as an Arrow table they take about a tenth of the memory."""
+HALF = "half a character (a lone surrogate, \\ud800 to \\udfff), which UTF-8 can't hold; correct or remove it"
 
 
 def read_json_lines(path: Path) -> "pyarrow.Table":
@@ -67,6 +68,10 @@ def _objects(path: Path, rows: Iterator[tuple[str, Any]]) -> "pyarrow.Table":
             if not isinstance(row, dict):
                 raise UserError(f"{path}, {place}: a json {_kind(row)}, not an object with columns as its keys")
             names.update(dict.fromkeys(row))
+        for name in names:
+            if name.encode("utf-8", "replace").decode() != name:
+                place = next(place for place, row in chunk if name in row)
+                raise UserError(f"{path}, {place}: the key {name!r} has {HALF}")
         columns = [_column(path, name, [(place, row.get(name)) for place, row in chunk]) for name in names]
         pieces.append(pa.table(columns, names=list(names)))
     try:
@@ -85,10 +90,23 @@ def _column(path: Path, name: str, values: Sequence[tuple[str, Any]]) -> "pyarro
         for place, value in values:
             if value is not None:
                 first.setdefault(_kind(value), place)
-        reason = str(error)
         if len(first) > 1:
             reason = "mixed types: " + ", ".join(f"{kind} in {place}" for kind, place in first.items())
-        raise UserError(f"{path}, column {name!r}: {reason}; give all rows of a column one type") from error
+            raise UserError(f"{path}, column {name!r}: {reason}; give all rows of a column one type") from error
+        place = next((f", {place}" for place, value in values if not _can_be_stored(value)), "")
+        if isinstance(error, UnicodeError):
+            raise UserError(f"{path}{place}, column {name!r}: a text with {HALF}") from error
+        raise UserError(f"{path}{place}, column {name!r}: {error}; give all rows of a column one type") from error
+
+
+def _can_be_stored(value: Any) -> bool:
+    import pyarrow as pa
+
+    try:
+        pa.array([value])
+    except (pa.ArrowException, OverflowError, UnicodeError, TypeError):
+        return False
+    return True
 
 
 def _reason(error: Exception) -> str:

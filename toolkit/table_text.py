@@ -11,9 +11,19 @@ from toolkit.errors import UserError
 
 
 def open_text(path: Path, newline: str) -> IO[str]:
-    if path.suffix.lower() == ".gz":
+    if is_gzip(path):
         return gzip.open(path, "rt", encoding="utf-8-sig", newline=newline)
     return path.open(encoding="utf-8-sig", newline=newline)
+
+
+def is_gzip(path: Path) -> bool:
+    """Tell whether a file is packed with gzip, by its name or by its first bytes: not every such file is called .gz."""
+    return path.suffix.lower() == ".gz" or first_bytes(path, 2) == b"\x1f\x8b"
+
+
+def first_bytes(path: Path, count: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(count)
 
 
 @contextmanager
@@ -35,7 +45,7 @@ def told(path: Path) -> Iterator[None]:
 
 def _where_not_utf8(path: Path, error: UnicodeDecodeError) -> str:
     offset = 0
-    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+    with gzip.open(path) if is_gzip(path) else path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 line.decode("utf-8")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.errors import UserError
-from toolkit.table_files import FORMATS, read_files
+from toolkit.table_files import FORMATS, FileOptions, read_files
 from toolkit.table_folders import Found, data_files, find_files, listing, near, one_format
 from toolkit.table_hub import HUB_ID, hub_splits, is_saved, load_saved, saved_splits
 
@@ -32,7 +32,14 @@ class Splits:
     """The local files that were read."""
 
 
-def read_splits(*, name: str | None, config: str | None, train: str | None, evaluate: str | None) -> Splits:
+def read_splits(
+    *,
+    name: str | None,
+    config: str | None,
+    train: str | None,
+    evaluate: str | None,
+    options: FileOptions = FileOptions(),  # noqa: B008 - frozen
+) -> Splits:
     """Read the rows to train and to evaluate on; the arguments are data.name, data.config, data.train and data.eval.
 
     `name` is a local file, a folder of files, a folder that `save_to_disk` wrote, or a hub id; `train` and `evaluate`
@@ -42,38 +49,42 @@ def read_splits(*, name: str | None, config: str | None, train: str | None, eval
     Raises UserError for whatever is missing, malformed or out of reach.
     """
     if not name:
-        return _from_paths(config, train, evaluate)
+        return _from_paths(config, train, evaluate, options)
     place = _place(name)
     if not _exists(place):
         if _looks_like_a_path(name):
             raise UserError(_missing("data.name", name))
+        options.no_header_in(f"{name} is a data set of the hub")
         return Splits(*hub_splits(name, config, train, evaluate))
     if place.is_dir():
-        return _from_folder(place, config, train, evaluate)
+        return _from_folder(place, config, train, evaluate, options)
     if config or train:
         field, value = ("data.train", train) if train else ("data.config", config)
         raise UserError(f"data.name is the file {name} and {field} is {value!r}; leave one of them out")
     # Beside the file first: data.name and data.eval then read as two files of one place.
     beside = place.parent / evaluate if evaluate else None
-    return _from_paths(None, name, str(beside) if beside and beside.exists() else evaluate)
+    return _from_paths(None, name, str(beside) if beside and beside.exists() else evaluate, options)
 
 
-def _from_folder(folder: Path, config: str | None, train: str | None, evaluate: str | None) -> Splits:
+def _from_folder(
+    folder: Path, config: str | None, train: str | None, evaluate: str | None, options: FileOptions
+) -> Splits:
     if is_saved(folder):
+        options.no_header_in(f"{folder} is a saved data set")
         if config:
             raise UserError(f"data.config is {config!r}, but the saved data set {folder} has none; leave it out")
         files = tuple(file for file in sorted(folder.rglob("*")) if file.is_file())
         return Splits(*saved_splits(folder, train, evaluate), files)
-    return _read(find_files(folder, config, train, evaluate))
+    return _read(find_files(folder, config, train, evaluate), options)
 
 
-def _from_paths(config: str | None, train: str | None, evaluate: str | None) -> Splits:
+def _from_paths(config: str | None, train: str | None, evaluate: str | None, options: FileOptions) -> Splits:
     if not train:
         raise UserError("data.name and data.train are both null; give a file, a folder or a hub id with one of them")
     if config:
         raise UserError(f"data.config is {config!r}, but data.train is a path of its own; leave data.config out")
     if evaluate is None and _exists(_place(train)) and _place(train).is_dir():
-        return _from_folder(_place(train), None, None, None)
+        return _from_folder(_place(train), None, None, None, options)
     problems: list[str] = []
     places: list[list[Path]] = []
     for field, given in (("data.train", train), ("data.eval", evaluate)):
@@ -85,7 +96,7 @@ def _from_paths(config: str | None, train: str | None, evaluate: str | None) -> 
         raise UserError(*problems)
     to_train, to_evaluate = places
     origin = listing(Path(), to_train) + (f"; evaluation: {listing(Path(), to_evaluate)}" if to_evaluate else "")
-    return _read(Found(to_train, to_evaluate, origin))
+    return _read(Found(to_train, to_evaluate, origin), options)
 
 
 def _files(field: str, given: str) -> list[Path]:
@@ -105,10 +116,10 @@ def _files(field: str, given: str) -> list[Path]:
     return files
 
 
-def _read(found: Found) -> Splits:
+def _read(found: Found, options: FileOptions) -> Splits:
     groups = [group for group in (found.train, found.evaluate) if group]
     saved = {id(group): _saved(group[0]) for group in groups if group[0].is_dir()}
-    tables, note = read_files([group for group in groups if id(group) not in saved])
+    tables, note = read_files([group for group in groups if id(group) not in saved], options)
     rest = iter(tables)
     rows = [saved[id(group)] if id(group) in saved else _dataset(group[0], next(rest)) for group in groups]
     origin = found.origin + (f" ({note})" if note else "")
@@ -161,7 +172,9 @@ def _missing(field: str, given: str) -> str:
         return f"{field} is {given!r}; addresses are not read: download it and give the file, or give a hub id"
     place = _place(given)
     try:
-        names = [path.name for path in place.parent.iterdir()]
+        hint = near(place.name, [path.name for path in place.parent.iterdir()])
     except OSError:
-        return f"{field} is {given!r}, but there is no such file or folder (the folder {place.parent} can't be listed)"
-    return f"{field} is {given!r}, but there is no such file or folder{near(place.name, names)}"
+        hint = f" (the folder {place.parent} can't be listed)"
+    if field == "data.train" and HUB_ID.fullmatch(given) and not place.suffix and not hint.endswith("?"):
+        hint += f"; if it is a data set of the hub, give --data.name {given}"
+    return f"{field} is {given!r}, but there is no such file or folder{hint}"

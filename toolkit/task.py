@@ -54,6 +54,11 @@ class Finished:
     """What they are held against, one per item."""
     baseline: Sequence[Any] | None = None
     """What a trivial model would predict, one per item; None where there is none, or `Task.baseline` says it."""
+    scores: Sequence[Mapping[str, float]] | None = None
+    """How sure the model is of each item, by name, for a reader; None leaves that to `Task.scores`."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What else is to be known of all predictions together, such as a confusion matrix: plain values, which JSON can hold. An
+    export gets them as `details`."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +105,13 @@ class Task:
     """Returns one prediction per sample of the batch: a tensor or a sequence with a first dimension of that size."""
     references: Callable[[Batch], Any] = field(default=lambda batch: batch["labels"])
     """Returns what the predictions are held against, one per sample of the batch; not called where there is a `finish`."""
+    scores: Callable[[torch.nn.Module, Batch], Sequence[Mapping[str, float]]] | None = None
+    """Returns how sure the model is of what, by name, for each sample of the batch: for the reader of the samples that are
+    shown; nothing is counted of it. It shares the forward pass of loss and predictions."""
     finish: Callable[[Mapping[int, Any]], Finished] | None = None
     """Makes predictions and references for the metrics from the predictions of all samples, which come by sample id in
-    ascending order; called in the main process alone. All predictions are held in its memory."""
+    ascending order; called in the main process alone. All predictions are held in its memory. Before the first step it is
+    tried with those of a few samples, and with all of them where that fails."""
     metrics: Sequence[Callable[..., Any]] = ()
     """Makers of `evaluate.Metric`s, called with a `cache_dir` in the main process alone when an evaluation starts: `evaluate` is slow to import."""
     from_loss: Callable[[float, int], Mapping[str, float]] | None = None

@@ -1,6 +1,6 @@
 """One run in memory: what `prepare` made, and where the run stands."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +55,12 @@ class Training:
     """The digest of the weights that are not trained, in the main process."""
     unused: Sequence[str] = ()
     """The parameters that are frozen because the task leaves them unused."""
+    warnings: list[str] = field(default_factory=list)
+    """What looks like a mistake, for the user."""
+    saved_bytes: int = 0
+    """What the saved model takes on the disk, where it was tried, in the main process."""
+    starts: list[Mapping[str, Any]] = field(default_factory=list)
+    """The starts of this run up to now, each with its first step and its `provenance`."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -102,6 +108,7 @@ def state_of(training: Training, progress: Progress) -> dict[str, Any]:
         "data": training.data,
         "frozen": training.frozen,
         "unused": list(training.unused),
+        "starts": list(training.starts),
     }
 
 

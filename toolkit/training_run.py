@@ -1,22 +1,19 @@
 """A run, together with all other processes of it: claim the folder, carry the run on, or evaluate what it saved."""
 
-import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from toolkit.config import Config
 from toolkit.console import Voice
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
-from toolkit.evaluation import evaluate
+from toolkit.evaluate_only import evaluate_only
 from toolkit.launch import launched
 from toolkit.learning_rates import with_learning_rate
-from toolkit.preparation import prepare_for_evaluation
-from toolkit.resume import different_numbers, listed
+from toolkit.resume import begun_anew, begun_in, changed_settings, listed
 from toolkit.run_folder import RunFolder
 from toolkit.runtime import Runtime, start_runtime
-from toolkit.session import Result, Session, tell
+from toolkit.session import Result, Session, nothing_to_do, tell
 from toolkit.settings_file import read_yaml
 from toolkit.stopping import end_undisturbed
 from toolkit.task import Task
@@ -38,7 +35,7 @@ def carry_out(
     voice = Voice(runtime.is_main)
     try:
         if config.evaluate.only:
-            result = evaluate_saved(config, build_task, recipe, runtime, voice)
+            result = evaluate_only(config, build_task, recipe, runtime, voice)
         else:
             result = train_in_folder(config, build_task, recipe, runtime, voice)
     except (SharedUserError, Preempted):
@@ -69,8 +66,7 @@ def train_in_folder(
     folder = RunFolder(Path(str(config.output)))
     finished = runtime.on_main(lambda: claim(folder, config, runtime.precision))
     if finished is not None:
-        voice.say(f"{recipe}: this run is finished; nothing was trained again (--output starts another)")
-        tell(finished, voice)
+        report_finished(finished, recipe, voice)
         return finished
     session = Session(folder, runtime, recipe)
     with runtime.stop.listening(session.end_at_once, launched=launched()):
@@ -91,8 +87,19 @@ def train_in_folder(
             folder.release()
 
 
+def report_finished(finished: Result, recipe: str, voice: Voice) -> None:
+    """Tell the result of a run that was finished before."""
+    voice.say(
+        f"{recipe}: this run is finished; nothing was trained again (--output starts another, --resume never starts this one "
+        "from scratch)"
+    )
+    tell(finished, voice)
+
+
 def claim(folder: RunFolder, config: Config, precision: str) -> Result | None:
     """Take the folder for this run; return the result if it holds the finished run already.
+
+    Where the settings say in other words where the data is, the folder is taken, and `Session` compares the data.
 
     Raises:
         UserError: the folder belongs to another run or to something else; nothing in it was changed.
@@ -110,62 +117,25 @@ def claim(folder: RunFolder, config: Config, precision: str) -> Result | None:
         raise UserError(
             f"the folder {folder.path} holds files that are not those of a run; give another one with --output"
         )
-    differences = different_numbers(config, read_yaml(folder.config_file))
-    starts = folder.record().get("topology") or [{}]
+    record = folder.record()
+    if config.resume == "never" and not begun_anew(record):
+        folder.claim()
+        return None
+    changed = changed_settings(config, read_yaml(folder.config_file), begun_in(record))
+    differences = changed.refused
+    starts = record.get("topology") or [{}]
     if starts[-1].get("precision", precision) != precision:
         differences.append(("mixed precision (of the launch file)", starts[-1]["precision"], precision))
     if differences:
         raise UserError(
             f"the folder {folder.path} belongs to another run: {listed(differences)}. Give another folder with --output, "
-            "or the settings of that run"
+            "or the settings of that run, or set that run aside and start from scratch with --resume never"
         )
-    if finished := finished_result(folder):
+    if not changed.located and (finished := nothing_to_do(folder, config)):
         return finished
     folder.claim()
     # Another process may have finished it while this one looked.
-    finished = finished_result(folder)
+    finished = None if changed.located else nothing_to_do(folder, config)
     if finished:
         folder.release()
     return finished
-
-
-def finished_result(folder: RunFolder) -> Result | None:
-    """Return the result of a finished run."""
-    record = folder.record()
-    if record.get("status") != "finished":
-        return None
-    metrics, baseline = (
-        {name: math.nan if value is None else value for name, value in record[key].items()}
-        for key in ("metrics", "baseline")
-    )
-    return Result(metrics, baseline, record["step"], folder.path)
-
-
-def evaluate_saved(
-    config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe: str, runtime: Runtime, voice: Voice
-) -> Result:
-    """Evaluate a saved model; train nothing and write nothing."""
-    chosen: Any = config
-    section: Any = getattr(config, "model", None)
-    if not hasattr(section, "name"):
-        raise SharedUserError(
-            f"evaluate.only needs a recipe that can load a saved model, by a setting model.name; {recipe} has none"
-        )
-    if section.name is None:
-        saved = Path(str(config.output)) / "model"
-        if not saved.is_dir():
-            raise SharedUserError(
-                f"evaluate.only finds no saved model at {saved}; name one with --model.name, or the run folder with --output"
-            )
-        chosen = replace(chosen, model=replace(section, name=str(saved)))
-    task = runtime.together(lambda: build_task(chosen))
-    if task.evaluate is None:
-        raise SharedUserError("evaluate.only has nothing to evaluate on: the task has no evaluation data")
-    # No optimizer and no training batch: what does not fit the training is of no concern here.
-    model = prepare_for_evaluation(task, chosen, runtime)
-    voice.facts(f"{recipe}: evaluation only", {**task.facts, "samples": f"{len(task.evaluate):,}"})
-    evaluation = evaluate(task, chosen, runtime, model, last=True)
-    assert evaluation is not None  # nobody listens to requests to stop here
-    result = Result(evaluation.metrics, evaluation.baseline, 0, Path(str(config.output)))
-    tell(result, voice)
-    return result

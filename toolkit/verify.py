@@ -5,6 +5,7 @@ ledger ended, and which samples a step saw follows from the configuration. No co
 """
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from toolkit.evidence import (
     record_of,
 )
 from toolkit.findings import Finding, Report, counted
+from toolkit.provenance import differences
 from toolkit.recipe_file import load_recipe
 from toolkit.run_folder import RunFolder, is_locked
 from toolkit.settings_file import flatten, read_yaml
@@ -59,7 +61,8 @@ def verify(run: Path, recipe: Path | None = None) -> Report:
         check_rates(ledger, expected, lacking),
         *(check_checkpoint(found, ledger) for found in checkpoints),
         check_seals(checkpoints, record),
-        check_settings(checkpoints, config, record, chosen[0] if chosen else None),
+        check_settings(checkpoints, config, record, expected, chosen[0] if chosen else None),
+        check_starts(record),
         check_files(record, chosen is not None),
     ]
     if chosen:
@@ -118,6 +121,21 @@ def check_record(
         if status == "running" and not is_locked(folder.path):
             told += "; no process works on it: it has died"
     return Finding("run.json", told, tuple(problems))
+
+
+def check_starts(record: Mapping[str, Any]) -> Finding:
+    """Compare what the starts of the run were made with: versions, code, kind of machine."""
+    what, topology = "starts", record.get("topology")
+    starts = [start for start in topology if isinstance(start, Mapping)] if isinstance(topology, list) else []
+    told = [start for start in starts if all(isinstance(start.get(key), Mapping) for key in ("versions", "source"))]
+    if not told:
+        return Finding(what, "run.json does not say what they were made with", checked=False)
+    remarks = []
+    for before, now in pairwise(told):
+        if found := ", ".join(differences(before, now)):
+            remarks.append(f"from step {counted(now.get('first_step'))} on: {found}")
+    same = "" if remarks else ", all with the same versions, code and kind of machine" if len(told) > 1 else ""
+    return Finding(what, f"{len(starts)}{same}", remarks=tuple(remarks))
 
 
 def check_files(record: Mapping[str, Any], with_recipe: bool) -> Finding:

@@ -6,14 +6,17 @@ from itertools import pairwise
 from typing import Any
 
 from toolkit.checkpoint import step_of
-from toolkit.config import Config, changes_numbers
+from toolkit.config import Config, changes_numbers, is_declared
 from toolkit.diagnosis import show
 from toolkit.evidence import (
     CheckpointFound,
+    Expected,
     LedgerFound,
     is_count,
 )
 from toolkit.findings import Finding
+from toolkit.resume import LENGTH
+from toolkit.schedules import same_rates
 from toolkit.settings_file import as_mapping, differing, flatten
 
 
@@ -69,21 +72,30 @@ def check_settings(
     checkpoints: Sequence[CheckpointFound],
     config: Mapping[str, Any],
     record: Mapping[str, Any],
+    expected: Expected | None,
     config_class: type[Config] | None,
 ) -> Finding:
-    """Hold config.yaml and run.json against what is sealed in the checkpoints."""
+    """Hold config.yaml and run.json against what is sealed in the checkpoints.
+
+    A run that was made longer has another length in its older checkpoints, and the same learning rates up to them.
+    """
     what, problems, doubtful = "settings", {}, {}
     shared = flatten(as_mapping(Config()))
     judge = Config() if config_class is None else config_class()
     sealed = [found for found in checkpoints if found.manifest and isinstance(found.state.get("config"), Mapping)]
     for found in sealed:
+        same_course = is_same_course(found, expected)
         for key, now, then in differing(config, found.state["config"]) if config else []:
+            if (same_course and key in LENGTH) or is_declared(judge, key, "locates"):
+                continue  # where the data is may be said in other words: its digests are compared below
             text = f"{key} is {show(now)} in config.yaml and {show(then)} in {found.folder.name}"
             if config_class is None and key not in shared:
                 doubtful[key] = f"{text} (of the recipe: it may change no number; --recipe FILE tells)"
             elif changes_numbers(judge, key):
                 problems[key] = text
         for key in ("data", "total_steps") if record else ():
+            if key == "total_steps" and same_course and expected and record.get(key) == expected.total_steps:
+                continue
             if record.get(key) != found.state.get(key):
                 problems[key] = (
                     f"{key} is {show(record.get(key))} in run.json and {show(found.state.get(key))} in {found.folder.name}"
@@ -92,3 +104,11 @@ def check_settings(
         return Finding(what, "there is no checkpoint to hold them against", checked=False)
     told = "; ".join(["config.yaml and run.json say what the checkpoints say", *doubtful.values()])
     return Finding(what, told, tuple(problems.values()))
+
+
+def is_same_course(found: CheckpointFound, expected: Expected | None) -> bool:
+    """Return whether the steps up to a checkpoint are those of the whole run, which may have been made longer since."""
+    if expected is None or found.manifest is None or not is_count(total := found.state.get("total_steps")):
+        return False
+    step = found.manifest.step
+    return step <= expected.total_steps and same_rates(expected.optim, step, total, expected.total_steps)

@@ -12,7 +12,7 @@ import numpy as np
 from toolkit.answering.checks import Checked, QuestionSet, check_questions
 from toolkit.answering.layouts import QuestionColumns, raw_questions
 from toolkit.answering.windows import QuestionWindows, WindowSize, question_windows
-from toolkit.config import at_least
+from toolkit.config import at_least, locates
 from toolkit.corpora.questions import questions_on_source
 from toolkit.data_config import DataConfig, embedded_splits, split_rows
 from toolkit.errors import UserError
@@ -28,15 +28,15 @@ USUAL_LENGTH = 384
 class QuestionData(DataConfig):
     """The `data` section of a recipe that extracts answers from contexts."""
 
-    question: str | None = None
+    question: str | None = locates(None)
     """The column with the question; null finds it by its name, or the data has the layout of SQuAD."""
-    context: str | None = None
+    context: str | None = locates(None)
     """The column with the text that holds the answer; null finds it by its name."""
-    answers: str | None = None
+    answers: str | None = locates(None)
     """The column with the answers: a text, a list of texts, or texts with their starts; null finds it by its name."""
-    answer_start: str | None = None
+    answer_start: str | None = locates(None)
     """The column with the character at which the answer starts, counted from 0; null finds it by its name, or there is none."""
-    title: str | None = None
+    title: str | None = locates(None)
     """The column with the article that a context belongs to, by which questions are held out; null finds it by its name."""
     max_length: int | None = None
     """Tokens of a window, the question and special tokens included; null means 384, or fewer if the model takes fewer."""

@@ -1,7 +1,7 @@
 """From windows to answers: how they are padded, and the best span over all windows of a question."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -46,10 +46,21 @@ def pad_windows(tokenizer: Any) -> Callable[[list[dict[str, Any]]], dict[str, to
     return collate
 
 
-def best_answers(
-    windows: QuestionWindows, predictions: Mapping[int, Any], lacking: bool, margin: float
-) -> tuple[list[str], Array]:
-    """Return the answer to each question, empty where none is given, and where it stands in the context (-1 where none is).
+class Answers(NamedTuple):
+    """What a model answers to some questions."""
+
+    texts: list[str]
+    """The answer to each, empty where none is given."""
+    places: Array
+    """Where it begins and ends in the context, in characters; -1 where none is given."""
+    questions: list[int]
+    """The number of each question."""
+    scores: list[dict[str, float]]
+    """The probability of each answer, and that there is none, in the window that speaks for the question."""
+
+
+def best_answers(windows: QuestionWindows, predictions: Mapping[int, Any], lacking: bool, margin: float) -> Answers:
+    """Return the answer to each question of which there are windows.
 
     Args:
         windows: those that the predictions are of.
@@ -78,7 +89,8 @@ def best_answers(
         # Some tokenizers count the space before a word to its token.
         places[row] += [len(text) - len(text.lstrip()), len(text.rstrip()) - len(text)]
         answers.append(text.strip())
-    return answers, places
+    sure = zip(np.exp(rows[best, 2]).tolist(), np.exp(nothing).tolist(), strict=True)
+    return Answers(answers, places, asked.tolist(), [{"answer": one, "no answer": none} for one, none in sure])
 
 
 def finish_answers(
@@ -87,8 +99,11 @@ def finish_answers(
     """Return a task's `finish`: answers beside the references, and beside what can be guessed without the contexts."""
 
     def finish(predictions: Mapping[int, Any]) -> Finished:
-        answers, _ = best_answers(windows, predictions, lacking, margin)
-        return Finished(answers, windows.questions.answers, guesses)
+        found = best_answers(windows, predictions, lacking, margin)
+        wanted, guessed = (
+            [values[number] for number in found.questions] for values in (windows.questions.answers, guesses)
+        )
+        return Finished(found.texts, wanted, guessed, found.scores)
 
     return finish
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from toolkit.chat.rows import Layout, Rows, check_rows, find_layout
 from toolkit.chat.template import template_problems
-from toolkit.config import at_least
+from toolkit.config import at_least, locates
 from toolkit.corpora.facts import described_functions, split_by_module
 from toolkit.data_config import DataConfig, embedded_splits, split_rows
 from toolkit.errors import UserError
@@ -21,15 +21,15 @@ ORIGIN = "functions of this Python's standard library; the reply is a sentence o
 class Conversations(DataConfig):
     """The `data` section of a recipe that trains a model to reply."""
 
-    messages: str | None = None
+    messages: str | None = locates(None)
     """The column with whole conversations, lists of {role, content} or {from, value}; null finds it by its name."""
-    prompt: str | None = None
+    prompt: str | None = locates(None)
     """The column with what the user says, where there is none with whole conversations; null finds it by its name."""
-    context: str | None = None
+    context: str | None = locates(None)
     """The column with what the prompt is about, put after it where it is not empty; null finds `input` beside `instruction`."""
-    completion: str | None = None
+    completion: str | None = locates(None)
     """The column with what the assistant replies; null finds it by its name."""
-    system: str | None = None
+    system: str | None = locates(None)
     """The column with a system message to begin with; null finds it by its name, or there is none."""
     chat_template: str | None = None
     """A file with a chat template (Jinja) to use, and to save, instead of the tokenizer's own."""

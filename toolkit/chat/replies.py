@@ -181,8 +181,9 @@ class Replies:
 
     def finish(self, predictions: Mapping[int, str]) -> Finished:
         """Return replies beside those in the data, and the most frequent one in the training data."""
-        wanted = [self.reference(number) for number in self.asked]
-        return Finished([predictions[number] for number in self.asked], wanted, [self.most_frequent] * len(wanted))
+        asked = [number for number in self.asked if number in predictions]
+        wanted = [self.reference(number) for number in asked]
+        return Finished([predictions[number] for number in asked], wanted, [self.most_frequent] * len(wanted))
 
     def reference(self, number: int) -> str:
         """Return the last reply of an evaluation sample, as the model could emit it."""

@@ -143,6 +143,8 @@ def messages_of(value: Any) -> Conversation:
     """Return a list of {role, content}, or of {from, value}, as messages."""
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise Unusable("without a list of messages, each with a role and a content")
+    if any(entry.get("tool_calls") or entry.get("function_call") for entry in value):
+        raise Unusable("with calls of tools, which are not read")
     return [
         message(
             entry.get("role") if entry.get("role") is not None else entry.get("from"),
@@ -158,7 +160,7 @@ def message(role: Any, content: Any) -> Message:
     if known is None:
         raise Unusable(f"with the role {role!r}; known are {', '.join(ROLES)}")
     if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
-        content = "".join(str(part.get("text") or "") for part in content)
+        content = "".join(str(part.get("text") or part.get("value") or "") for part in content)
     if content is None or (isinstance(content, str) and not content.strip()):
         raise Unusable(f"where a message of the {known} is empty")
     if not isinstance(content, str):

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from toolkit.columns import Columns
-from toolkit.config import at_least
+from toolkit.config import at_least, locates
 from toolkit.corpora.docstrings import docstrings
 from toolkit.data_config import DataConfig, embedded_splits, split_rows
 from toolkit.embedding.rows import Kind, PairRows, Roles, check_pairs, check_text_columns, find_roles
 from toolkit.embedding.texts import EmbeddingTexts
 from toolkit.errors import UserError
-from toolkit.label_reading import is_list
+from toolkit.label_reading import comma_number, is_list
 from toolkit.labelled_texts import LabelledTexts
 from toolkit.labels import Array, Labels
 from toolkit.order import permute
@@ -34,15 +34,15 @@ class EmbeddingData(DataConfig):
 
     kind: Literal["auto", "scores", "positives", "labels"] = "auto"
     """Pairs with a score of how alike they are; pairs that belong together; or texts with labels; auto decides by the columns."""
-    text: str | None = None
+    text: str | None = locates(None)
     """The column with the text, or with the first one of a pair (the anchor); null finds it by its name."""
-    text_pair: str | None = None
+    text_pair: str | None = locates(None)
     """The column with the second text of a pair (the positive); null finds it by its name."""
-    negative: str | None = None
+    negative: str | None = locates(None)
     """The column with a text that does not belong to the anchor; null finds it by its name, or there is none."""
-    score: str | None = None
+    score: str | None = locates(None)
     """The column with the score of a pair; null finds it by its name."""
-    label: str | None = None
+    label: str | None = locates(None)
     """The column with the label of a text; null finds it by its name."""
     score_range: tuple[float, float] | None = None
     """The lowest and the highest score that can be given, such as [0,5]; null takes [0,1], or what the training data has beyond."""
@@ -158,6 +158,8 @@ class EmbeddingData(DataConfig):
             first, second = ((part.split.labels.values - lowest) / (highest - lowest) for part in (train, evaluate))
             scores = (first, second)
             facts["scores"] = f"{lowest:g} is learned as cosine 0, {highest:g} as cosine 1 (data.score_range)"
+            if any(comma_number(table, str(roles.value)) for table in tables.values()):
+                facts["scores"] += "; read with decimal commas"
         sides = tuple(
             Texts(
                 "single",

@@ -132,7 +132,8 @@ def check_pairs(name: str, table: Any, roles: Roles, score_range: Sequence[float
     for column, empty in empty_texts(texts).items():
         wrong.append((f"empty text in column {column!r}", empty))
     identities = text_identities(texts)
-    for one, other in combinations(range(len(roles.texts)), 2):
+    # Two equal texts with a score are a pair like any other: data of this kind have some, with the highest score.
+    for one, other in combinations(range(len(roles.texts)), 2) if roles.value is None else ():
         equal = (identities[:, one] == identities[:, other]) & ~np.any([rows for _, rows in wrong], axis=0)
         what = f"the columns {roles.texts[one]!r} and {roles.texts[other]!r} hold the same text"
         wrong.append((f"{what}, from which nothing can be learned,", equal))

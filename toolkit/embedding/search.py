@@ -23,7 +23,10 @@ class Search:
 
     def finish(self, predictions: Mapping[int, Any]) -> Finished:
         """Make what the metrics take from the vectors of all samples, each of shape (sides, dimension)."""
-        vectors = np.stack([predictions[row] for row in sorted(predictions)]).astype(np.float64)
+        known = np.stack(list(predictions.values())).astype(np.float64)
+        # What was not predicted, where only a few samples are tried, is found by nothing.
+        vectors = np.zeros((len(self.texts.sides[0].evaluate), *known.shape[1:]))
+        vectors[list(predictions)] = known
         return self.of_vectors([vectors[:, side] for side in range(vectors.shape[1])])
 
     def of_vectors(self, sides: Sequence[Any]) -> Finished:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from toolkit.columns import LABEL_NAMES, find_column
-from toolkit.config import at_least
+from toolkit.config import at_least, locates
 from toolkit.corpora.digits import SIZE, digits
 from toolkit.data_config import DataConfig, embedded_splits
 from toolkit.errors import UserError
@@ -34,9 +34,9 @@ MOST_OF_PILLOW = 178_956_970
 class LabelledImages(DataConfig):
     """The `data` section of a recipe that puts images into classes."""
 
-    image: str | None = None
+    image: str | None = locates(None)
     """The column with the image, or with the path of its file; null finds it by its name."""
-    label: str | None = None
+    label: str | None = locates(None)
     """The column with the label; null finds it by its name."""
     size: int | None = None
     """Pixels of each side that the embedded model takes; null means 8 for the embedded digits and 64 for other images.
@@ -77,6 +77,8 @@ class LabelledImages(DataConfig):
         folders = None if self.embedded else find_image_folders(self.name, self.train, self.eval)
         read = folders.splits if folders else self.tables(_embedded)
         facts = {"data": read.origin}
+        if folders is not None:
+            self.file_options.no_header_in("the images are in folders of their labels, without a table")
         if folders is None:
             image = find_column(read.train.column_names, "image", self.image, IMAGE_NAMES, "the image")
             label = find_column(read.train.column_names, "label", self.label, LABEL_NAMES, "the label")

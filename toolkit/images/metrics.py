@@ -1,7 +1,8 @@
-"""Which class is taken for which: the confusion matrix of an evaluation, kept for the folder of the saved model."""
+"""Which class is taken for which: the confusion matrix of an evaluation, and what the saved model's folder says of it."""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,49 +17,51 @@ SMALL = 20
 """A matrix of so many labels is shown in the model card."""
 
 
+@dataclass(frozen=True)
 class Confusion:
-    """Holds the confusion matrix of the last evaluation, from `Task.finish` to the export of the model."""
+    """Counts which label is taken for which."""
 
-    def __init__(self, references: Array, names: Sequence[str]) -> None:
-        """Expect predictions for samples with the labels `references` (ids of `names`)."""
-        self.references = references
-        self.names = names
-        self.matrix: Array | None = None
-        """(labels, labels): how many samples of the row's label were taken for the column's; None before an evaluation."""
+    references: Array
+    """The label id of each evaluation sample."""
+    names: Sequence[str]
+    """The name of each label id."""
 
     def finish(self, predictions: Mapping[int, Any]) -> Finished:
-        """Count, and return predictions and references for the metrics: see `Task.finish`."""
+        """Return predictions and references for the metrics, and the confusion matrix: see `Task.finish`.
+
+        The matrix, shape (labels, labels), says how many samples of the row's label were taken for the column's.
+        """
         from sklearn.metrics import confusion_matrix
 
         predicted = [int(prediction) for prediction in predictions.values()]
         wanted = self.references[list(predictions)]
-        self.matrix = confusion_matrix(wanted, predicted, labels=range(len(self.names)))
-        return Finished(predicted, wanted.tolist())
+        matrix = confusion_matrix(wanted, predicted, labels=range(len(self.names)))
+        return Finished(predicted, wanted.tolist(), details={"confusion": matrix.tolist()})
 
     def exported(self, export: Callable[[Any, Path, Mapping[str, Any]], None]) -> Callable[..., None]:
         """Return an export that also writes confusion_matrix.csv, and what it shows into the model card."""
 
         def with_matrix(module: Any, folder: Path, results: Mapping[str, Any]) -> None:
             export(module, folder, results)
-            if self.matrix is None:
+            matrix = results["details"].get("confusion")
+            if matrix is None:
                 return
             with (folder / "confusion_matrix.csv").open("w", encoding="utf-8", newline="") as file:
                 writer = csv.writer(file)
                 writer.writerow(["label", *self.names])
-                writer.writerows([name, *row] for name, row in zip(self.names, self.matrix.tolist(), strict=True))
+                writer.writerows([name, *row] for name, row in zip(self.names, matrix, strict=True))
             with (folder / "README.md").open("a", encoding="utf-8") as card:
-                card.write(self.described())
+                card.write(self.described(np.array(matrix)))
 
         return with_matrix
 
-    def described(self) -> str:
+    def described(self, matrix: Array) -> str:
         """Return a section for a model card: the most frequent mistakes, and of few labels the whole matrix."""
-        assert self.matrix is not None
-        wrong = self.matrix.copy()
+        wrong = matrix.copy()
         np.fill_diagonal(wrong, 0)
         most = np.argsort(-wrong, axis=None, kind="stable")[:NAMED]
         mistakes = [
-            f"- `{self.names[row]}` taken for `{self.names[column]}`: {wrong[row, column]} of {self.matrix[row].sum()}"
+            f"- `{self.names[row]}` taken for `{self.names[column]}`: {wrong[row, column]} of {matrix[row].sum()}"
             for row, column in zip(*np.unravel_index(most, wrong.shape), strict=True)
             if wrong[row, column]
         ]
@@ -68,7 +71,7 @@ class Confusion:
             head = [f"\n| | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]
             rows = [
                 f"| **{name}** | {' | '.join(map(str, row))} |"
-                for name, row in zip(names, self.matrix.tolist(), strict=True)
+                for name, row in zip(names, matrix.tolist(), strict=True)
             ]
             text += "\n".join([*head, *rows]) + "\n"
         return text + "\n" + ("\n".join(mistakes) or "No mistakes.") + "\n"

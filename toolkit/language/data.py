@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from toolkit.columns import TEXT_NAMES, find_column
-from toolkit.config import at_least
+from toolkit.columns import TEXT_NAMES, find_column, look_like_data
+from toolkit.config import at_least, locates
 from toolkit.corpora.documents import docstrings_by_file
 from toolkit.data_config import DataConfig, embedded_splits, split_rows
 from toolkit.errors import UserError
@@ -24,7 +24,7 @@ from toolkit.tokenized_texts import text_digest
 class Documents(DataConfig):
     """The `data` section of a recipe that learns from running text."""
 
-    text: str | None = None
+    text: str | None = locates(None)
     """The column with the text, where the data has columns; null finds it by its name. A text file (.txt) is a document."""
     block: int = 128
     """Tokens that the model reads at once: documents are joined, and cut into blocks of this length."""
@@ -32,6 +32,8 @@ class Documents(DataConfig):
     """The part of the tokens that is hidden and has to be found again; it counts for the masked objective alone."""
     drop_invalid: bool = False
     """Leave out empty documents instead of refusing them; the plan counts them."""
+
+    text_is_document: ClassVar[bool] = True
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
@@ -56,6 +58,8 @@ class Documents(DataConfig):
         facts = {"data": read.origin}
         problems, kept, dropped = [], {}, {}
         files = file_names(read.files, sum(map(len, tables.values())))
+        if not files and not self.embedded:
+            facts["columns"] = f"text {column!r}"
         for name, table in tables.items():
             whole = table.select_columns([column])
             empty = empty_rows(whole)
@@ -80,7 +84,8 @@ class Documents(DataConfig):
 
     def _column(self, tables: dict[str, Any]) -> str:
         existing = tables["training data"].column_names
-        given = existing[0] if self.text is None and len(existing) == 1 else self.text
+        only = existing[0] if len(existing) == 1 and not look_like_data(existing) else None
+        given = only if self.text is None else self.text
         column = find_column(existing, "text", given, TEXT_NAMES, "the text")
         problems = []
         for name, table in tables.items():

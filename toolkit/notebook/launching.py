@@ -13,9 +13,8 @@ from toolkit.errors import Preempted, UserError
 from toolkit.notebook.kernel import SET_BY_A_LAUNCHER
 from toolkit.notebook.opening import Recipe
 from toolkit.run_folder import RunFolder
-from toolkit.session import Result
+from toolkit.session import Result, finished_result
 from toolkit.settings_file import to_yaml
-from toolkit.training_run import finished_result
 
 SECONDS_TO_END = 40.0
 

@@ -12,15 +12,15 @@ import numpy as np
 
 from toolkit.cache import digest_of
 from toolkit.chat.template import CHAT, chat_template, template_problems
-from toolkit.columns import find_column
-from toolkit.config import at_least
+from toolkit.columns import find_column, plain_name
+from toolkit.config import at_least, locates
 from toolkit.corpora.preferences import shuffled_sentences
 from toolkit.data_config import DataConfig, embedded_splits, split_rows
 from toolkit.errors import UserError
 from toolkit.label_reading import is_list, is_text
 from toolkit.labels import Array
 from toolkit.model_config import ModelConfig
-from toolkit.preferences.rows import check_pairs
+from toolkit.preferences.rows import check_pairs, texts_in
 from toolkit.preferences.tokens import TokenizedPairs, tokenize_pairs
 from toolkit.texts import row_numbers
 from toolkit.tokenized_texts import ROWS_AT_ONCE
@@ -32,17 +32,20 @@ if TYPE_CHECKING:
 PROMPT_NAMES = (("prompt",), ("instruction", "question", "query", "input", "context", "post"))
 CHOSEN_NAMES = (("chosen",), ("preferred", "winner", "better", "accepted", "chosen_response", "response_chosen"))
 REJECTED_NAMES = (("rejected",), ("dispreferred", "loser", "worse", "rejected_response", "response_rejected"))
+CONVERSATION_NAMES = ("conversations", "conversation", "messages")
+"""Columns with what comes before both sides, where these are single messages or texts. Beside whole conversations a
+column of such a name repeats one of them."""
 
 
 @dataclass(frozen=True)
 class PreferenceData(DataConfig):
     """The `data` section of a recipe that learns which of two completions is the better one."""
 
-    prompt: str | None = None
+    prompt: str | None = locates(None)
     """The column with the prompt, as a text or as messages; null finds it by its name, or there is none."""
-    chosen: str | None = None
-    """The column with the better completion (a text, messages, or a whole conversation); null finds it by its name."""
-    rejected: str | None = None
+    chosen: str | None = locates(None)
+    """The column with the better completion (a text, a message, or a whole conversation); null finds it by its name."""
+    rejected: str | None = locates(None)
     """The column with the worse one, given like data.chosen."""
     chat_template: str | None = None
     """A file with a chat template (Jinja) to write messages with, and to save, instead of the tokenizer's own."""
@@ -112,18 +115,22 @@ class PreferenceData(DataConfig):
     def _columns(self, table: Any) -> dict[str, str]:
         existing, problems = table.column_names, list[str]()
         found: dict[str, str] = {}
-        usual = {name for tier in PROMPT_NAMES for name in tier}
-        wanted = {"chosen": CHOSEN_NAMES, "rejected": REJECTED_NAMES}
-        if self.prompt is not None or usual & {name.strip().lower() for name in existing}:
-            wanted = {"prompt": PROMPT_NAMES, **wanted}
-        for flag, tiers in wanted.items():
-            what = "the prompt" if flag == "prompt" else f"the {flag} side"
+
+        def find(flag: str, tiers: Sequence[Sequence[str]], what: str) -> None:
             try:
                 found[flag] = find_column(existing, flag, getattr(self, flag), tiers, what)
             except UserError as error:
-                problems += error.problems
+                problems.extend(error.problems)
+
+        find("chosen", CHOSEN_NAMES, "the chosen side")
+        find("rejected", REJECTED_NAMES, "the rejected side")
+        whole = any(is_list(table.data.schema.field(column).type) for column in found.values())
+        prompts = PROMPT_NAMES if whole else (*PROMPT_NAMES, CONVERSATION_NAMES)
+        if self.prompt is not None or {name for tier in prompts for name in tier} & set(map(plain_name, existing)):
+            find("prompt", prompts, "the prompt")
         if problems:
             raise UserError(*problems)
+        found = {flag: found[flag] for flag in ("prompt", "chosen", "rejected") if flag in found}
         if len(set(found.values())) < len(found):
             given = ", ".join(f"data.{flag} {name!r}" for flag, name in found.items())
             raise UserError(f"one column is given twice: {given}; each needs a column of its own")
@@ -183,8 +190,8 @@ class Pairs:
     def training_texts(self) -> Iterator[str]:
         """Yield every text, to train a tokenizer on."""
         for column in self.train.contents():
-            for entry in column:
-                yield from (entry,) if isinstance(entry, str) else (message["content"] for message in entry or ())
+            for cell in column:
+                yield from texts_in(cell)
 
     @property
     def embedded_tokenizer(self) -> EmbeddedTokenizer:
@@ -263,17 +270,24 @@ def check_columns(name: str, table: Any, columns: dict[str, str]) -> str:
         )
     types = {column: table.data.schema.field(column).type for column in columns.values()}
     texts = {column: is_text(type_) for column, type_ in types.items()}
-    strange = [column for column, type_ in types.items() if not texts[column] and not is_list(type_)]
-    sides = {texts[columns[side]] for side in ("chosen", "rejected")}
-    if strange or len(sides) > 1:
+    messages = {column: is_list(type_) or is_message(type_) for column, type_ in types.items()}
+    if (
+        not all(texts[column] or messages[column] for column in types)
+        or texts[columns["chosen"]] != texts[columns["rejected"]]
+    ):
         held = ", ".join(f"{column!r} holds {type_}" for column, type_ in types.items())
-        raise UserError(f"{name}: {held}; both sides have to be texts, or both lists of messages with role and content")
-    if "prompt" in columns and sides == {True} and not texts[columns["prompt"]]:
         raise UserError(
-            f"{name}: the prompt {columns['prompt']!r} holds messages and the two sides hold texts; give the sides as lists of "
-            "messages too, or the prompt as a text"
+            f"{name}: {held}; both sides have to be texts, or both lists of messages (or one message each) with role "
+            "and content"
         )
-    return "texts" if sides == {True} else "messages"
+    return "messages" if any(messages.values()) else "texts"
+
+
+def is_message(type_: Any) -> bool:
+    """Tell whether an Arrow type holds a single message."""
+    import pyarrow as pa
+
+    return pa.types.is_struct(type_) and any(type_.get_field_index(name) >= 0 for name in ("role", "from"))
 
 
 def preference_scores(**options: Any) -> "evaluate.Metric":

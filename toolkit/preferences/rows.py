@@ -17,7 +17,13 @@ NO_CHOSEN = "whose chosen side is empty; give a text that is better than the oth
 NO_REJECTED = "whose rejected side is empty; give a text that is worse than the other"
 EQUAL = "whose chosen and rejected side are equal, so that there is nothing to prefer; remove them"
 NO_ANSWER = "with a conversation that does not end in a message of the assistant; remove what comes after it"
-NO_TURN = "with a conversation that has nothing before the assistant's answer; add what it answers"
+NO_TURN = (
+    "with a conversation that has nothing before the assistant's answer; add what it answers, or give its column with "
+    "--data.prompt"
+)
+NO_QUESTION = (
+    "whose prompt ends with a message of the assistant, so that the two sides answer nothing; remove that message"
+)
 OTHER_PROMPTS = (
     "whose chosen and rejected conversation differ before the last answer; only answers to the same can be compared"
 )
@@ -71,7 +77,7 @@ def pairs_of(table: Any) -> Iterator[Pair | str]:
         chosen, rejected = columns["chosen"], columns["rejected"]
         for row in range(len(chosen)):
             prompt = (columns["prompt"][row],) if "prompt" in columns else ()
-            if isinstance(chosen[row], list) or isinstance(rejected[row], list):
+            if any(isinstance(part, list | dict) for part in (chosen[row], rejected[row], *prompt)):
                 yield pair_of_messages(chosen[row], rejected[row], *prompt)
             else:
                 yield pair_of_texts(chosen[row], rejected[row], *prompt)
@@ -91,17 +97,16 @@ def pair_of_texts(chosen: str | None, rejected: str | None, *prompt: str | None)
 def pair_of_messages(chosen: Any, rejected: Any, *prompt: Any) -> Pair | str:
     """Return two conversations that differ in their last message as a pair, or what is wrong with them.
 
-    The prompt may stand in both conversations, or beside them as a text or as messages, or both.
+    The prompt may stand in both conversations, or beside them as a text or as messages, or both. A side may also be its
+    last message alone, or the text of that.
     """
-    if not chosen:
+    if not said_in(chosen, "assistant"):
         return NO_CHOSEN
-    if not rejected:
+    if not said_in(rejected, "assistant"):
         return NO_REJECTED
-    given = prompt[0] if prompt else None
-    if isinstance(given, str):
-        given = [{"role": "user", "content": given}]
     try:
-        sides, before = [messages_of(side) for side in (chosen, rejected)], messages_of(given or [])
+        sides = [messages_of(said_in(side, "assistant")) for side in (chosen, rejected)]
+        before = messages_of(said_in(prompt[0], "user")) if prompt else []
     except Unusable as problem:
         return str(problem)
     if any(messages[-1]["role"] != "assistant" for messages in sides):
@@ -111,9 +116,25 @@ def pair_of_messages(chosen: Any, rejected: Any, *prompt: Any) -> Pair | str:
         return OTHER_PROMPTS
     if not first:
         first = before
+        if first and first[-1]["role"] == "assistant":
+            return NO_QUESTION
     # A prompt beside whole conversations repeats one of their messages, a system message before it or not.
     elif before and first[-len(before) :] != before and before[-1] not in first:
         return OTHER_COLUMN
     if not first:
         return NO_PROMPT if prompt else NO_TURN
     return EQUAL if better == worse else Pair(first, better, worse)
+
+
+def said_in(cell: Any, role: str) -> Any:
+    """Return the messages of a cell: those of a list, a single one, a text that `role` says, or none."""
+    if cell is None or (isinstance(cell, str) and not cell.strip()):
+        return []
+    if isinstance(cell, str):
+        return [{"role": role, "content": cell}]
+    return [cell] if isinstance(cell, dict) else cell
+
+
+def texts_in(cell: Any) -> list[str]:
+    """Return the texts of a cell of a pair that was checked: its own, or what its messages say."""
+    return [cell] if isinstance(cell, str) else [entry["content"] for entry in messages_of(said_in(cell, ""))]

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.config import at_least
+from toolkit.config import at_least, locates
 from toolkit.data_config import DataConfig, split_rows
 from toolkit.errors import UserError
 from toolkit.labels import Array
 from toolkit.rewriting.columns import PAIRED, Place, check_places, find_languages, find_places, languages, read_pairs
+from toolkit.rewriting.parallel import parallel_splits
 from toolkit.texts import listed, row_numbers
 from toolkit.tokenized_texts import ROWS_AT_ONCE, text_digest
 
@@ -97,9 +98,9 @@ class Pairs:
 class TextPairs(DataConfig):
     """The `data` section of a recipe that makes a text of a text."""
 
-    source: str | None = None
+    source: str | None = locates(None)
     """The column with the texts to start from (a list of sentences is joined); null finds it by its name."""
-    target: str | None = None
+    target: str | None = locates(None)
     """The column with the texts to arrive at (a list holds several that are right); null finds it by its name."""
     prefix: str = ""
     """Put before each source: models such as T5 are told by it what to do, for example 'summarize: '."""
@@ -120,6 +121,14 @@ class TextPairs(DataConfig):
     def places(self, table: Any) -> tuple[Place, Place]:
         """Return where source and target are in a table."""
         return find_places(table, self.source, self.target)
+
+    def tables(self, corpus: Callable[[], "Splits"]) -> "Splits":
+        """Return the rows: those of two files that belong together line by line, or of what else was named."""
+        return parallel_splits(self, *self.two_files()) or super().tables(corpus)
+
+    def two_files(self) -> tuple[tuple[str, str], str]:
+        """Return the endings that two such files have, and the flags that say so."""
+        return (self.source or "source", self.target or "target"), "--data.source {} --data.target {}"
 
     def read(self, corpus: Callable[[], "Splits"]) -> Pairs:
         """Read the data and check it; `corpus` returns the embedded data.
@@ -183,6 +192,14 @@ class TranslationPairs(TextPairs):
                 yield f"data.source_language and data.target_language are both {self.source_language!r}; give two languages"
             if self.source is not None or self.target is not None:
                 yield "data.source_language and data.target_language say where the texts are; leave data.source and data.target out"
+
+    def two_files(self) -> tuple[tuple[str, str], str]:
+        """Return the endings that a file for each language has, and the flags that say so."""
+        if self.source_language is None or self.target_language is None:
+            endings, _ = super().two_files()
+        else:
+            endings = (self.source_language, self.target_language)
+        return endings, "--data.source_language {} --data.target_language {}"
 
     def places(self, table: Any) -> tuple[Place, Place]:
         """Return where source and target are in a table."""

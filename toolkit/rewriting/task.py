@@ -81,7 +81,12 @@ def seq2seq_task(config: Seq2SeqConfig, data: TextPairs, corpus: Callable[[], "S
     longest = int(train.target.lengths.max())
 
     def finish(written: Mapping[int, Any]) -> Finished:
-        return Finished(list(written.values()), pairs.references, purpose.baseline(pairs))
+        baseline = purpose.baseline(pairs)
+        return Finished(
+            list(written.values()),
+            [pairs.references[number] for number in written],
+            [baseline[number] for number in written],
+        )
 
     def show(number: int, written: str, references: list[str]) -> dict[str, Any]:
         return {"source": pairs.source(number), "prediction": written, "references": references}

@@ -2,17 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from toolkit.columns import find_column
-from toolkit.config import at_least
+from toolkit.config import at_least, locates
 from toolkit.corpora.code_tokens import code_tokens
 from toolkit.data_config import DataConfig, embedded_splits
 from toolkit.errors import UserError
 from toolkit.held_out import held_out_rows
 from toolkit.labels import UNKNOWN, Array, starts_of
+from toolkit.table_header import NoHeaderError
 from toolkit.tagging.files import read_tag_files, with_columns
 from toolkit.tagging.reading import TaggedRows, read_rows
 from toolkit.tagging.schemes import MARKED, OUTSIDE, Kind, as_bio, broken_starts, kind_of_tags, repaired, tag_names
@@ -31,14 +32,16 @@ TAG_NAMES = (
     ("chunk_tags", "xpos"),
 )
 
+CONLL_HINT = "; a CoNLL file, with a word and its tag on each line, has the ending .conll"
+
 
 @dataclass(frozen=True)
 class TaggedTexts(DataConfig):
     """The `data` section of a recipe that tags words."""
 
-    tokens: str | None = None
+    tokens: str | None = locates(None)
     """The column with the words; null finds it by its name."""
-    tags: str | None = None
+    tags: str | None = locates(None)
     """The column with a tag for each word; null finds it by its name."""
     kind: Literal["auto", "bio", "plain"] = "auto"
     """Tags that mark entities (bio: B-person, I-person, O), or a class for each word (plain); auto decides by the tags."""
@@ -50,6 +53,8 @@ class TaggedTexts(DataConfig):
     """Tokens that two neighbouring windows share at most; null is a quarter of a window."""
     drop_invalid: bool = False
     """Leave out rows with words or tags missing instead of refusing them; the plan counts them."""
+
+    text_is_document: ClassVar[bool] = True  # of which `read_tag_files` makes sentences
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
@@ -107,7 +112,10 @@ class TaggedTexts(DataConfig):
     def _rows(self) -> "Splits":
         if self.embedded:
             return embedded_splits("lines of this Python's standard library, held out by file", *code_tokens())
-        return read_tag_files(self)
+        try:
+            return read_tag_files(self)
+        except NoHeaderError as error:
+            raise UserError(*(problem + CONLL_HINT for problem in error.problems)) from None
 
     def _columns(self, read: "Splits") -> tuple[str, str]:
         """Return the columns of the words and of the tags."""
@@ -120,7 +128,7 @@ class TaggedTexts(DataConfig):
             hint = ""
             tables = read.files and all({".tsv", ".csv"} & set(path.suffixes) for path in read.files)
             if tables and self.tokens is None and self.tags is None:
-                hint = "; a CoNLL file, with a word and its tag on each line, has the ending .conll"
+                hint = CONLL_HINT
             raise UserError(*(problem + hint for problem in error.problems)) from None
 
     def _schemed(self, splits: list[TaggedRows], facts: dict[str, str]) -> tuple[Kind, list[TaggedRows]]:

@@ -1,6 +1,5 @@
 """Files of tagged words whose ending does not say that they are CoNLL files: plain texts, and endings of one's own."""
 
-import os.path
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from toolkit.data_config import DataConfig
 from toolkit.errors import UserError
 from toolkit.table_conll import conll_table, read_conll
-from toolkit.table_files import PACKED, format_of
+from toolkit.table_content import refuse_foreign
+from toolkit.table_files import PACKED, FileOptions, format_of
+from toolkit.table_folders import is_file, named_files
 from toolkit.table_text import told
 from toolkit.texts import listed
 
@@ -24,18 +25,21 @@ def read_tag_files(data: DataConfig) -> "Splits":
     """
     from toolkit.tables import Splits, read_splits
 
-    train, evaluate = _places(data)
+    options = data.file_options
+    train, evaluate = named_files(data.name, data.train, data.eval)
     if not (_is_odd(train) or _is_odd(evaluate)):
-        read = read_splits(name=data.name, config=data.config, train=data.train, evaluate=data.eval)
+        read = read_splits(name=data.name, config=data.config, train=data.train, evaluate=data.eval, options=options)
         to_evaluate = None if read.evaluate is None else _with_words(read.evaluate)
         return replace(read, train=_with_words(read.train), evaluate=to_evaluate)
     if data.config is not None:
         raise UserError(f"data.config is {data.config!r}, but the data are files, which have none; leave it out")
+    options.no_header_in("of the files some are read as CoNLL, which has none")
     # Without a name the training data is found in the folder by its usual one.
-    found = _read(train) if train else read_splits(name=data.name, config=None, train=None, evaluate=None)
+    named = _read(train, options) if train else None
+    found = named or read_splits(name=data.name, config=None, train=None, evaluate=None, options=options)
     if evaluate is None:
         return found
-    held = _read(evaluate)
+    held = _read(evaluate, options)
     origin = f"{found.origin}; evaluation: {held.origin}"
     return Splits(found.train, held.train, origin, tuple(dict.fromkeys((*found.files, *held.files))))
 
@@ -51,41 +55,21 @@ def with_columns(name: str, table: Any, words: str, tags: str) -> Any:
     return table
 
 
-def _places(data: DataConfig) -> tuple[Path | None, Path | None]:
-    """Return where the training and the evaluation data would lie if they are files."""
-    folder = _path(data.name) if data.name else Path()
-    if data.name and _is_file(folder):
-        beside = folder.parent / data.eval if data.eval else None
-        return folder, beside if beside is None or _is_file(beside) else Path(str(data.eval))
-    train, evaluate = (None if given is None else folder / _path(given) for given in (data.train, data.eval))
-    return train, evaluate
-
-
-def _path(given: str) -> Path:
-    return Path(os.path.expanduser(given))  # noqa: PTH111 (Path.expanduser fails on ~unknown)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:
-        return False  # what may not be read, or a name that is too long: whoever reads tables says so
-
-
 def _is_odd(path: Path | None) -> bool:
-    return path is not None and _is_file(path) and format_of(path) is None and path.suffix.lower() not in PACKED
+    return path is not None and is_file(path) and format_of(path) is None and path.suffix.lower() not in PACKED
 
 
-def _read(path: Path) -> "Splits":
+def _read(path: Path, options: FileOptions) -> "Splits":
     """Return one file as rows to train on."""
     import datasets
 
     from toolkit.tables import Splits, read_splits
 
     if not _is_odd(path):
-        read = read_splits(name=None, config=None, train=str(path), evaluate=None)
+        read = read_splits(name=None, config=None, train=str(path), evaluate=None, options=options)
         return replace(read, train=_with_words(read.train))
     with told(path):
+        refuse_foreign(path)
         table = read_conll(path)
     return Splits(datasets.Dataset(table), None, f"{path} (read as CoNLL)", (path,))
 

@@ -1,0 +1,178 @@
+"""What looks like a mistake is said before the first step, and at the end; a loss that breaks its rule is refused."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import Classify
+from hypothesis import given
+from hypothesis import strategies as st
+from launching import TINY, launch
+from line import Line, Points
+from line import task as line
+from resuming import Build, run
+from tiny_recipe import task
+from trial import run_here
+
+from toolkit.overlap import Overlap, content_of, overlap_of
+from toolkit.plan_warnings import worse_than
+from toolkit.task import Task
+
+REHEARSED = ("--rehearse", "true")
+
+
+def with_loss(loss: Callable[..., torch.Tensor], **changes: Any) -> Build:
+    return lambda config: replace(task(config), loss=loss, **changes)
+
+
+def logits(model: Any, batch: Any) -> Any:
+    return model(batch["values"], batch["mask"])
+
+
+def mean(model: Any, batch: Any) -> torch.Tensor:
+    return F.cross_entropy(logits(model, batch), batch["labels"])
+
+
+def mean_of_steps(model: Any, batch: Any) -> torch.Tensor:
+    """Over the time steps of all samples, as a language model's own loss is over tokens."""
+    total = F.cross_entropy(logits(model, batch), batch["labels"], reduction="none") * batch["mask"].sum(1)
+    return total.sum() / batch["mask"].sum()
+
+
+def of_the_padding(model: Any, batch: Any) -> torch.Tensor:
+    """A sum, in which the padding of a batch acts on its samples."""
+    return F.cross_entropy(logits(model, batch) * batch["mask"].shape[1], batch["labels"], reduction="sum")
+
+
+@pytest.mark.parametrize("loss", [mean, mean_of_steps], ids=["of samples", "of time steps"])
+def test_a_mean_is_refused_with_the_remedy(loss: Any, tmp_path: Path) -> None:
+    run(tmp_path / "run", *REHEARSED, build=with_loss(loss)).refused(
+        "the task's loss is a mean (a micro-batch of 8 samples has the loss", "reduction='sum'", "units"
+    )
+
+
+def test_a_mean_is_refused_on_two_processes(tmp_path: Path) -> None:
+    """One of them has a single sample in its micro-batch, which can't be halved."""
+    flags = ["--model.flaw", "average", "--batch.size", "3", "--threads", "1"]
+    done = launch(TINY, "--output", str(tmp_path / "run"), *flags)
+    assert done.returncode == 1
+    assert done.stderr.count("the task's loss is a mean (a micro-batch of 2 samples has the loss") == 1
+
+
+def test_units_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
+    run(tmp_path / "run", *REHEARSED, build=lambda config: replace(task(config), units=lambda batch: 1)).refused(
+        "the task counts 1 unit(s) in a micro-batch of 8 samples and 2 in its halves together"
+    )
+
+
+def test_padding_that_acts_on_samples_is_told(tmp_path: Path) -> None:
+    outcome = run(tmp_path / "run", *REHEARSED, build=with_loss(of_the_padding)).done()
+    outcome.says("warning: the loss depends on how samples are put into batches")
+    assert any("depends on how samples" in warning for warning in outcome.record["warnings"])
+
+
+@pytest.mark.parametrize("flaw", ["none", "dropout", "batch_norm"])
+def test_a_sum_is_no_mistake(flaw: str, tmp_path: Path) -> None:
+    outcome = run(tmp_path / "run", *REHEARSED, "--model.flaw", flaw).done()
+    assert "warning: the loss" not in outcome.output
+    assert outcome.record["warnings"] == []
+
+
+def points(count: int, first: int = 0) -> Points:
+    class Some(Points):
+        def __len__(self) -> int:
+            return count
+
+        def fetch(self, ids: Any) -> list[float]:
+            return super().fetch([number + first for number in ids])
+
+    return Some()
+
+
+def overlapping(shared: int) -> Callable[[Line], Task]:
+    """A task of ten evaluation samples, of which so many are training samples."""
+    return lambda config: line(evaluate=points(10, first=16 - shared), units=lambda batch: len(batch["y"]))
+
+
+@pytest.mark.parametrize("shared", [0, 3, 10])
+def test_evaluation_samples_that_were_trained_on_are_counted(shared: int, tmp_path: Path) -> None:
+    outcome = run_here(Line, overlapping(shared), ["--threads", "1", "--epochs", "1"], tmp_path / "run").done()
+    told = f"warning: {shared} of 10 evaluation samples ({shared / 10:.1%}) are in the training data too"
+    assert (told in outcome.output) == (shared > 0)
+
+
+def test_the_same_file_for_training_and_evaluation_is_told(classify: Classify, table: Path) -> None:
+    outcome = classify("--steps", "2", "--data.eval", table).done()
+    outcome.says("warning: 40 of 40 evaluation samples (100.0%) are in the training data too")
+
+
+values = st.recursive(
+    st.one_of(st.integers(-9, 9), st.text(max_size=3), st.booleans(), st.floats(allow_nan=False)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from("abc"), inner, min_size=1)),
+    max_leaves=8,
+)
+
+
+@given(values, values)
+def test_contents_are_equal_where_samples_are(one: Any, other: Any) -> None:
+    same = repr(one) == repr(other) or ({type(one), type(other)} <= {dict} and one == other)
+    assert (content_of({"x": one}) == content_of({"x": other})) >= same
+    if not same and one != other:
+        assert content_of({"x": one}) != content_of({"x": other})
+
+
+def test_contents_leave_out_labels_and_know_arrays() -> None:
+    assert content_of({"x": [1, 2], "label": 1}) == content_of({"x": [1, 2], "label": 2})
+    long = np.arange(5000)
+    changed = long.copy()
+    changed[2500] = 0
+    assert content_of({"x": long}) != content_of({"x": changed})
+    assert content_of({"x": object()}) is None
+    assert content_of({"label": 1}) is None
+    assert overlap_of(points(16), points(10, 11)) == Overlap(5, 10, 16, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["--batch.size", "5000"],
+            "the global batch (5,000 samples, batch.size) is larger than the training data (16)",
+        ),
+        (["--optim.warmup", "500"], "the warm-up takes 500 steps (optim.warmup) and the run 12"),
+        (["--threads", "64"], "1 process(es) with 64 thread(s) each share"),
+    ],
+)
+def test_settings_that_look_like_a_mistake(words: list[str], told: str, tmp_path: Path) -> None:
+    given = ["--epochs", "3", *([] if "--threads" in words else ["--threads", "1"]), *words]
+    outcome = run_here(Line, lambda config: line(), given, tmp_path / "run").done()
+    outcome.says(f"  warning: {told}")
+    assert len(outcome.record["warnings"]) == 1
+
+
+def test_more_processes_than_cores(tmp_path: Path) -> None:
+    """Two processes that may use one core."""
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(usable)})
+    try:
+        done = launch(TINY, "--output", str(tmp_path / "run"), "--epochs", "0.2")
+    finally:
+        os.sched_setaffinity(0, usable)
+    assert "warning: 2 process(es) with 1 thread(s) each share 1 usable core(s)" in done.stdout
+
+
+def test_a_model_that_is_worse_than_the_baseline_says_so(tmp_path: Path) -> None:
+    outcome = run(tmp_path / "run", "--optim.lr", "1e-9", "--steps", "1", "--epochs", "null", "--seed", "2").done()
+    metrics, baseline = outcome.record["metrics"], outcome.record["baseline"]
+    assert ("warning: the model is worse than the trivial baseline in accuracy" in outcome.output) == (
+        metrics["accuracy"] < baseline["accuracy"]
+    )
+    assert worse_than({"loss": 1.0, "accuracy": 0.5}, {"loss": 2.0, "accuracy": 0.4, "f1": 0.1}) is not None
+    assert worse_than({"loss": 2.0, "accuracy": 0.5}, {"loss": 1.0, "accuracy": 0.5}) is None
+    assert "in loss (2.0000 against 1.0000); look" in str(worse_than({"loss": 1.0}, {"loss": 2.0}))

@@ -1,0 +1,92 @@
+"""What has changed between the starts of a run: it is said, written down, found by `toolkit verify`, and refused if asked."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launching import TINY
+from resuming import contents, numbers, run, stopped, stopping, undisturbed
+from trial import run_outside
+
+from toolkit import provenance
+from toolkit.commands import main
+from toolkit.verify import verify
+
+NEWER = {"torch": "99.0.0", "numpy": "98.1.0"}
+
+
+def starts(folder: Path) -> list[dict[str, Any]]:
+    topology: list[dict[str, Any]] = json.loads((folder / "run.json").read_text(encoding="utf-8"))["topology"]
+    return topology
+
+
+def upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let newer versions of two packages be installed."""
+    real = provenance.version
+    monkeypatch.setattr(provenance, "version", lambda name: NEWER.get(name) or real(name))
+
+
+def test_nothing_is_said_where_nothing_has_changed(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "run", 5)
+    outcome = run(folder, "--resume", "strict").done()
+    assert "was" not in outcome.output.partition("the plan")[0]
+    assert numbers(folder) == undisturbed()
+    assert "2, all with the same versions, code and kind of machine" in str(verify(folder))
+
+
+def test_other_versions_are_told_kept_and_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = stopped(tmp_path / "run", 5)
+    older = provenance.versions()
+    upgrade(monkeypatch)
+    change = f"torch was {older['torch']} and is now 99.0.0, numpy was {older['numpy']} and is now 98.1.0"
+    before = contents(folder)
+    run(folder, "--resume", "strict").told(f"since step 1: {change}, and resume is strict", "--resume auto")
+    assert contents(folder) == before
+    run(folder).done().says(f"since step 1: {change}; the run goes on (--resume strict would not)")
+    assert [start["versions"]["torch"] for start in starts(folder)] == [older["torch"], "99.0.0"]
+    report = verify(folder)
+    assert report.sound
+    assert f"note: from step 6 on: {change}" in str(report)
+    assert str(report).endswith("nothing is wrong; 1 thing(s) to know, see the notes")
+    assert main(["verify", str(folder)]) == 0
+    assert change in capsys.readouterr().out
+
+
+def test_a_change_is_remembered_by_the_checkpoint_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three starts, the second with other versions; run.json lost; and a run that begins at that checkpoint elsewhere."""
+    folder = stopped(tmp_path / "run", 3)
+    torch = provenance.versions()["torch"]
+    with monkeypatch.context() as patched:
+        upgrade(patched)
+        assert run(folder, build=stopping(folder, training=2)).code == 75
+    run(tmp_path / "other", "--resume", str(folder)).done().says("since step 4: torch was 99.0.0 and is now " + torch)
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    (folder / "run.json").write_text(json.dumps({**record, "topology": []}), encoding="utf-8")
+    run(folder).done().says("since step 4: torch was 99.0.0 and is now " + torch)
+
+
+def test_a_run_of_an_earlier_version_is_compared_as_far_as_it_tells(tmp_path: Path) -> None:
+    """Such a one wrote the versions of its newest start into run.json and nothing into checkpoints."""
+    before = {"versions": {"torch": "1.0.0", **{k: v for k, v in provenance.versions().items() if k != "torch"}}}
+    now = {"versions": provenance.versions(), "source": {"toolkit": "b"}, "machine": "m"}
+    (said,) = provenance.changes([{"first_step": 1}, {"first_step": 6, **before}], now)
+    assert said == f"since step 6: torch was 1.0.0 and is now {provenance.versions()['torch']}"
+
+
+def test_another_loss_in_the_recipe_is_told(tmp_path: Path) -> None:
+    recipe, folder = tmp_path / "own" / "mine.py", tmp_path / "run"
+    recipe.parent.mkdir()
+    shutil.copy(TINY, recipe)
+    command = ["python", recipe, "--threads", "1"]
+    assert run_outside(command, folder, TINY_STOP_AFTER="5").code == 75
+    recipe.write_text(
+        recipe.read_text(encoding="utf-8").replace("return total if flaw", "return 5 * total if flaw"), encoding="utf-8"
+    )
+    refused = run_outside([*command, "--resume", "strict"], folder)
+    refused.told("since step 1: the code of mine.py has changed, and resume is strict")
+    run_outside(command, folder).done().says("since step 1: the code of mine.py has changed; the run goes on")
+    assert "note: from step 6 on: the code of mine.py has changed" in str(verify(folder))

@@ -1,0 +1,56 @@
+"""What looks like a mistake in a plan, and at the end in a result: it is said, and the run goes on."""
+
+import os
+from collections.abc import Mapping
+
+from toolkit.learning_rates import trained, unusual_rate
+from toolkit.runtime import usable_cores
+from toolkit.schedules import warmup_steps
+from toolkit.training import Training
+
+LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_byte", "rmse", "mae")
+
+
+def warnings_of(training: Training) -> list[str]:
+    """Return what looks like a mistake before the first step, a sentence each."""
+    config, samples = training.config, len(training.task.train)
+    warmup, found = warmup_steps(config.optim, training.total_steps), []
+    if config.batch.size > samples:
+        found.append(
+            f"the global batch ({config.batch.size:,} samples, batch.size) is larger than the training data ({samples:,}), so that each "
+            "step sees all of it; give a smaller one for more steps"
+        )
+    if warmup >= training.total_steps > 1:
+        found.append(
+            f"the warm-up takes {warmup:,} steps (optim.warmup) and the run {training.total_steps:,}, so that the learning rate never "
+            f"reaches {config.optim.rate:g}; give a shorter warm-up, or more epochs"
+        )
+    if unusual := unusual_rate(config.optim.rate, trained(config), config.optim.name):
+        found.append(unusual)
+    cores, local = usable_cores(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if training.task.workers * local > cores:
+        found.append(
+            f"data.workers is {training.task.workers}, and {local} process(es) with so many each share {cores} usable "
+            f"core(s) of this machine, so that they wait for each other; give {cores // local}"
+        )
+    if training.runtime.device.type == "cpu" and local * training.runtime.threads > cores:
+        found.append(
+            f"{local} process(es) with {training.runtime.threads} thread(s) each share {cores} usable core(s) of this machine and will wait "
+            f"for each other; start at most {cores}, with one thread each"
+        )
+    return found
+
+
+def worse_than(baseline: Mapping[str, float], metrics: Mapping[str, float]) -> str | None:
+    """Say in which metrics a model is worse than the trivial baseline."""
+    worse = [
+        f"{name} ({metrics[name]:.4f} against {trivial:.4f})"
+        for name, trivial in baseline.items()
+        if name in metrics and (metrics[name] > trivial if name in LOWER_IS_BETTER else metrics[name] < trivial)
+    ]
+    if not worse:
+        return None
+    return (
+        f"the model is worse than the trivial baseline in {', '.join(worse)}; look at the loss in ledger.jsonl and at some predictions, and "
+        "try another optim.lr or more epochs"
+    )
