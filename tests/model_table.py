@@ -424,28 +424,21 @@ def carry_out(recipe: Any, config: Any, runtime: Any) -> Outcome:
     from toolkit.loop import train
     from toolkit.preparation import plan, prepare, whole_model
     from toolkit.progress import Progress
+    from toolkit.rehearsal import results_for_export
 
     task = runtime.together(lambda: recipe.task(config))
     training = prepare(task, config, runtime)
     facts = plan(training)
     progress = Progress(keep_rows=True)
-    metrics = train(training, progress).metrics
+    last = train(training, progress)
     row = progress.rows[-1]
-    numbers = (row.loss, row.gradient_norm, *metrics.values())
+    numbers = (row.loss, row.gradient_norm, *last.metrics.values())
     module = whole_model(training)
-    results = {
-        "config": config,
-        "metrics": metrics,
-        "baseline": {},
-        "steps": 1,
-        "facts": facts,
-        "command": "",
-    }
     if runtime.is_main:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place, "model")
             folder.mkdir()
-            task.export(module, folder, results)
+            task.export(module, folder, results_for_export(task, config, last.metrics, {}, 1, last.details))
             read_back(folder)
     parts = parts_of(module, training.unused) if runtime.is_main else ()
     return Outcome("trained", tuple(parts), numbers, tuple(name for name in LIMITS if name in facts))

@@ -454,7 +454,8 @@ def test_replies_are_those_of_the_saved_model_with_its_own_settings(run: Any, se
     data = write_rows(tmp_path / "rows.jsonl", conversations(30, 0))
     own = {"repetition_penalty": 5.0, "no_repeat_ngram_size": 2, "return_dict_in_generate": True}
     model = settings_of("careful", **own, stop_strings=["#"], do_sample=True, num_return_sequences=2, temperature=0.7)
-    outcome: Outcome = run("--model.name", model, "--data.train", data, *SHORT.split()).done()
+    long = SHORT.replace("--generate.tokens 6", "--generate.tokens 30").split()
+    outcome: Outcome = run("--model.name", model, "--data.train", data, *long).done()
     outcome.says("with the model's own repetition_penalty 5.0, no_repeat_ngram_size 2, stop_strings ['#']")
     lines = (outcome.folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
     folder, replies = outcome.folder / "model", [json.loads(line) for line in lines]
@@ -462,7 +463,7 @@ def test_replies_are_those_of_the_saved_model_with_its_own_settings(run: Any, se
         json.dumps({**own, "return_dict_in_generate": False, "eos_token_id": [2, 4]}), encoding="utf-8"
     )
     asked = pipeline("text-generation", str(folder), dtype=torch.float64)
-    asking = {"do_sample": False, "max_new_tokens": 6, "return_full_text": False}
+    asking = {"do_sample": False, "max_new_tokens": 30, "return_full_text": False}
     plain = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
     changed = False
     for line in replies:
