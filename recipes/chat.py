@@ -4,7 +4,7 @@
         the embedded conversations ("describe this function", and a sentence of facts about it), a minute on two cores:
         about 0.7 of the sentences right to the letter, where the most frequent one alone is right for 0.04
 
-    accelerate launch recipes/chat.py --data.train chats.jsonl --model.name path/or/hub-id --model.lora.rank 16 --optim.lr 2e-4
+    accelerate launch recipes/chat.py --data.train chats.jsonl --model.name path/or/hub-id --model.lora.rank 16
         your own conversations and model, with adapters (LoRA); without --model.lora.rank all weights are trained
 
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/chat.py

@@ -5,7 +5,7 @@
         cores: accuracy about 0.84, where the most frequent package alone has 0.14
 
     accelerate launch recipes/classify.py --data.train reviews.csv --data.text review --data.label stars \\
-        --model.name path/or/hub-id --optim.lr 2e-5 --output runs/reviews
+        --model.name path/or/hub-id --output runs/reviews
         your own table and encoder
 
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/classify.py

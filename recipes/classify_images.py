@@ -5,7 +5,7 @@
         0.98, where the most frequent digit alone has 0.07
 
     accelerate launch recipes/classify_images.py --data.name path/to/images --model.name path/or/hub-id \\
-        --augment.flip true --optim.lr 5e-5 --epochs 3 --output runs/images
+        --augment.flip true --epochs 3 --output runs/images
         your own images (path/to/images/<label>/*.jpg) and model
 
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/classify_images.py

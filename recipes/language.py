@@ -5,7 +5,7 @@
         where a model that knows only how frequent each token is has 3.1
 
     accelerate launch recipes/language.py --data.train texts/ --data.block 512 \\
-        --model.name path/or/hub-id --optim.lr 5e-5 --epochs 1 --output runs/texts
+        --model.name path/or/hub-id --epochs 1 --output runs/texts
         your own text files and model; whether it is causal or masked is found from the model
 
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/language.py

@@ -475,24 +475,24 @@ def page(found: Mapping[str, Outcome]) -> str:
 
 PAGE = """# Which models train
 
-The recipes take models of Transformers as they are found: a folder that `save_pretrained` wrote, or a hub id. This page is
-printed by a program that tries it:
+The recipes take models of Transformers as they are found: a folder that `save_pretrained` wrote, or a hub id. This page
+is printed by a program that tries it:
 
 ```bash
 python tests/model_table.py > docs/models.md
 ```
 
-{pairs} pairs of {kinds} architectures and the ten recipes. Each model is tiny, with new weights, and is saved and read back as a
-user's folder; then the recipe trains it for one step, evaluates it, saves it, and the saved folder is loaded again.
-{trained} of the pairs train, {refused} are refused before anything is trained, by the sentence that stands here.
-`python -m pytest tests/test_model_table.py` holds all of it, and runs the same pairs on two processes: with the same loss, gradient
-norm and metrics as on one, to rounding, unless the page says what they depend on. An architecture that does not stand here may train as
-well; none is listed anywhere else.
+{pairs} pairs of {kinds} architectures and the ten recipes. Each model is tiny, with new weights, and is saved and read
+back as a user's folder; then the recipe trains it for one step, evaluates it, saves it, and the saved folder is loaded
+again. {trained} of the pairs train, {refused} are refused before anything is trained, by the sentence that stands here.
+`python -m pytest tests/test_model_table.py` holds all of it, and runs the same pairs on two processes: with the loss,
+gradient norm and metrics of one, to rounding, unless the page says what they depend on. An architecture that does not
+stand here may train as well; none is named anywhere else in this documentation.
 
-**Unused.** A task may leave a part of a model without a gradient: a pooler, the token that stands for a mask, a table of positions
-that is computed and not learnt. Such parameters are frozen before the first step, in all processes alike, and named in the plan
-(`frozen`). What somebody must have meant to train is refused instead: parameters of your own network, a head, some layers of a
-stack, or more than half of a model.
+**Unused.** A task may leave a part of a model without a gradient: a pooler, the token that stands for a mask, a table of
+positions that is computed and not learnt. Such parameters are frozen before the first step, in all processes alike, and
+named in the plan (`frozen`). What somebody must have meant to train is refused instead: parameters of a network of your
+own, a head, some layers of a stack, or more than half of a model.
 
 | architecture | recipe | what becomes of it |
 | --- | --- | --- |
@@ -501,7 +501,7 @@ stack, or more than half of a model.
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Walk through the jobs in a file, as one of several processes, and write what became of them; or print the page."""
+    """Walk through the jobs in a file, as one of several processes, and write what became of them; or print a page."""
     if arguments:
         todo, output = map(Path, arguments)
         found = walk(Job(**job) for job in json.loads(todo.read_text(encoding="utf-8")))
