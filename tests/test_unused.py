@@ -7,10 +7,18 @@ import pytest
 import torch
 from conftest import tiny_bert
 from line import TwoHeads
-from transformers import BertForSequenceClassification, BertModel, BertPreTrainedModel, XLNetConfig, XLNetModel
+from transformers import (
+    BertForSequenceClassification,
+    BertModel,
+    BertPreTrainedModel,
+    SwinConfig,
+    SwinModel,
+    XLNetConfig,
+    XLNetModel,
+)
 
 from toolkit.errors import UserError
-from toolkit.first_batch import forgotten_parameters, parts_of, unused_parameters
+from toolkit.first_batch import active_dropout, forgotten_parameters, parts_of, unused_parameters
 from toolkit.weights import freeze, parameter_names
 
 IDS = torch.arange(4, 12).view(2, 4)
@@ -143,3 +151,10 @@ def test_a_gradient_in_some_processes_alone_is_refused() -> None:
     assert problem.startswith(
         "1 trainable parameter(s) get a gradient in some processes and none in others: pooler.dense.bias."
     )
+
+
+def test_branches_that_are_left_out_at_random_count_as_dropout() -> None:
+    sizes = {"image_size": 32, "patch_size": 4, "embed_dim": 8, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4}
+    assert active_dropout(SwinModel(SwinConfig(**sizes, drop_path_rate=0.25))) == 0.25
+    assert active_dropout(SwinModel(SwinConfig(**sizes, drop_path_rate=0.0))) == 0.0
+    assert active_dropout(bert()) == 0.1

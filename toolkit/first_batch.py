@@ -175,4 +175,7 @@ def batch_norms(model: torch.nn.Module) -> list[str]:
 
 def active_dropout(model: torch.nn.Module) -> float:
     """Return the largest dropout probability in the model, as far as its layers tell."""
-    return max((m.p for m in model.modules() if isinstance(m, torch.nn.modules.dropout._DropoutNd)), default=0.0)
+    features = [m.p for m in model.modules() if isinstance(m, torch.nn.modules.dropout._DropoutNd)]
+    # What models of images call so leaves out whole branches of some samples (stochastic depth).
+    branches = [p for m in model.modules() if isinstance(p := getattr(m, "drop_prob", None), float)]
+    return max([*features, *branches], default=0.0)

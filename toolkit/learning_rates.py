@@ -12,7 +12,7 @@ Trained = Literal["new", "pretrained", "adapters"]
 IN_WORDS: dict[Trained, str] = {"new": "new weights", "pretrained": "pre-trained weights", "adapters": "adapters"}
 USUAL: dict[str, dict[Trained, tuple[float, float]]] = {
     "adamw": {"new": (1e-5, 2e-2), "pretrained": (1e-7, 5e-4), "adapters": (1e-6, 1e-2)},
-    "sgd": {"new": (1e-4, 10.0), "pretrained": (1e-5, 1.0), "adapters": (1e-4, 10.0)},
+    "sgd": {"new": (1e-3, 10.0), "pretrained": (1e-4, 1.0), "adapters": (1e-3, 10.0)},
 }
 """The lowest and the highest rate that is usual: those of published recipes lie well within."""
 
@@ -44,6 +44,6 @@ def unusual_rate(rate: float, what: Trained, optimizer: str) -> str | None:
         return None
     effect = "little will be learned" if rate < lowest else "training will hardly be stable"
     if rate > highest and what != "new":
-        effect = "what the model knows will be lost"
+        effect = "what the model knows may be lost"
     usual = f"{lowest:g} to {highest:g} with {optimizer}"
     return f"optim.lr is {rate:g}, where {IN_WORDS[what]} usually take {usual}: {effect}"

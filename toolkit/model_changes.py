@@ -23,26 +23,24 @@ WITHOUT_EFFECT = frozenset(
     | {"output_attentions", "output_hidden_states", "output_scores", "output_logits"}
 )
 """Settings for generation that others can leave without any effect."""
-APPLIED = (
-    "repetition_penalty",
-    "no_repeat_ngram_size",
-    "encoder_repetition_penalty",
-    "encoder_no_repeat_ngram_size",
-    "min_length",
-    "min_new_tokens",
-    "bad_words_ids",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-    "sequence_bias",
-    "exponential_decay_length_penalty",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "guidance_scale",
-    "stop_strings",
-)
-"""Settings that change which text is generated, without sampling too."""
-NEUTRAL = (0, 1.0)
-"""Their values that change nothing."""
+APPLIED: dict[str, Any] = {
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "bad_words_ids": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "sequence_bias": None,
+    "exponential_decay_length_penalty": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "guidance_scale": 1.0,
+    "stop_strings": None,
+}
+"""Settings that change which text is generated, without sampling too, and the value with which they do not."""
 
 
 def remark(module: torch.nn.Module, lines: Mapping[str, str]) -> None:
@@ -156,7 +154,8 @@ def settle_generation(module: Any, config: ModelConfig) -> None:
             for name in unused:
                 setattr(settings, name, None)
             left_out |= unused
-    applied = {name: value for name in APPLIED if (value := getattr(settings, name, None)) not in (None, *NEUTRAL)}
+    own = {name: getattr(settings, name, None) for name in APPLIED}
+    applied = {name: value for name, value in own.items() if value is not None and value != APPLIED[name]}
     said = []
     if applied:
         said.append(f"with the model's own {listed(applied)}")
