@@ -5,7 +5,7 @@
         raise?), a minute on two cores: about 0.7 exact, where guessing by the question alone has 0.09
 
     accelerate launch recipes/answer.py --data.train train-v2.0.json --data.eval dev-v2.0.json \\
-        --model.name path/or/hub-id --optim.lr 3e-5 --epochs 2 --output runs/squad
+        --model.name path/or/hub-id --epochs 2 --output runs/squad
         your own questions, in the layout of SQuAD or as a table, and your own encoder
 
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/answer.py
@@ -16,7 +16,7 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 
 from dataclasses import dataclass
 
-from toolkit import Config, OptimConfig, Task, fine_tune
+from toolkit import Config, Rates, Task, fine_tune
 from toolkit.answering.data import QuestionData
 from toolkit.answering.export import answering_folder
 from toolkit.answering.finding import finish_answers, pad_windows, show_answer
@@ -30,12 +30,12 @@ from toolkit.tokenizer import tokenizer
 
 @dataclass(frozen=True)
 class Answer(Config):
+    rates = Rates(new=2e-3, pretrained=3e-5)
+
     model: ModelConfig = ModelConfig()
     """Which encoder is trained."""
     data: QuestionData = QuestionData(held_out=0.05)
     """Which questions it is trained on."""
-    optim: OptimConfig = OptimConfig(lr=2e-3)
-    """How the weights are changed."""
     epochs: float | None = 1
     """Passes over the training data; give epochs or steps, not both."""
 

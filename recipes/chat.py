@@ -4,7 +4,7 @@
         the embedded conversations ("describe this function", and a sentence of facts about it), a minute on two cores:
         about 0.7 of the sentences right to the letter, where the most frequent one alone is right for 0.04
 
-    accelerate launch recipes/chat.py --data.train chats.jsonl --model.name path/or/hub-id --model.lora.rank 16 --optim.lr 2e-4
+    accelerate launch recipes/chat.py --data.train chats.jsonl --model.name path/or/hub-id --model.lora.rank 16
         your own conversations and model, with adapters (LoRA); without --model.lora.rank all weights are trained
 
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/chat.py
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from toolkit import Batch, Config, OptimConfig, Task, fine_tune
+from toolkit import Batch, Config, Rates, Task, fine_tune
 from toolkit.chat.data import Conversations
 from toolkit.chat.models import chat_model, longest_chat
 from toolkit.chat.replies import GenerateConfig, Replies, pad_conversations, perplexity, unigram_scores
@@ -33,14 +33,14 @@ USAGE = 'transformers.pipeline("text-generation", "<this folder>")'
 
 @dataclass(frozen=True)
 class Chat(Config):
+    rates = Rates(new=2e-3, pretrained=2e-5)
+
     model: ModelConfig = ModelConfig()
     """Which causal model is trained."""
     data: Conversations = Conversations()
     """Which conversations it is trained on."""
     generate: GenerateConfig = GenerateConfig()
     """How replies are asked for in evaluations."""
-    optim: OptimConfig = OptimConfig(lr=2e-3)
-    """How the weights are changed."""
     epochs: float | None = 0.8
     """Passes over the training data; give epochs or steps, not both."""
 

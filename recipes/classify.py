@@ -5,7 +5,7 @@
         cores: accuracy about 0.84, where the most frequent package alone has 0.14
 
     accelerate launch recipes/classify.py --data.train reviews.csv --data.text review --data.label stars \\
-        --model.name path/or/hub-id --optim.lr 2e-5 --output runs/reviews
+        --model.name path/or/hub-id --output runs/reviews
         your own table and encoder
 
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/classify.py
@@ -25,7 +25,7 @@ from toolkit.export import pretrained_folder
 from toolkit.heads import read_for_head
 from toolkit.labelled_texts import LabelledTexts, pad_texts
 from toolkit.losses import logits_of
-from toolkit.metrics import accuracy, correlation, macro_f1, multilabel_f1, regression_errors
+from toolkit.metrics import class_metrics, correlation, multilabel_f1, positive_class, regression_errors
 from toolkit.model_config import ModelConfig
 from toolkit.models import saved_labels, sequence_classifier
 from toolkit.tokenizer import tokenizer
@@ -59,13 +59,15 @@ class Kind:
 
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     decide: Callable[[torch.Tensor], torch.Tensor]
-    metrics: list[Callable[..., object]]
+    metrics: Callable[[list[str]], list[Callable[..., object]]]
 
 
 KINDS = {
-    "single": Kind(cross_entropy, lambda logits: logits.argmax(-1), [accuracy, macro_f1]),
-    "multi": Kind(binary_cross_entropy, lambda logits: (logits > 0).long(), [multilabel_f1]),
-    "regression": Kind(squared_error, lambda logits: logits.squeeze(-1), [regression_errors, correlation]),
+    "single": Kind(cross_entropy, lambda logits: logits.argmax(-1), class_metrics),
+    "multi": Kind(binary_cross_entropy, lambda logits: (logits > 0).long(), lambda labels: [multilabel_f1]),
+    "regression": Kind(
+        squared_error, lambda logits: logits.squeeze(-1), lambda labels: [regression_errors, correlation]
+    ),
 }
 
 
@@ -78,7 +80,7 @@ def task(config: Classify) -> Task:
 
     return Task(
         model=lambda runtime: sequence_classifier(
-            config.model, texts.labels, texts.kind, len(tokens), trained_head=only
+            config.model, texts.labels, texts.kind, len(tokens), trained_head=only, padding=tokens.pad_token_id
         ),
         train=train,
         evaluate=held_out,
@@ -87,14 +89,18 @@ def task(config: Classify) -> Task:
         loss=lambda model, batch: kind.loss(logits_of(model, batch), batch["labels"]),
         predict=lambda model, batch: kind.decide(logits_of(model, batch)),
         references=lambda batch: batch["labels"].long() if texts.kind == "multi" else batch["labels"],
-        metrics=kind.metrics,
+        metrics=kind.metrics(texts.labels),
         baseline=texts.baseline,
         show=texts.show,
         decode=tokens.decode,
         export=pretrained_folder(tokens, config.data.longest, "Text classification", "text-classification"),
         files=texts.files,
         workers=config.data.workers,
-        facts={"model": config.model.name or "the embedded encoder, with new weights", **texts.facts},
+        facts={
+            "model": config.model.name or "the embedded encoder, with new weights",
+            **texts.facts,
+            **(positive_class(texts.labels) if texts.kind == "single" else {}),
+        },
     )
 
 

@@ -5,7 +5,7 @@
         0.98, where the most frequent digit alone has 0.07
 
     accelerate launch recipes/classify_images.py --data.name path/to/images --model.name path/or/hub-id \\
-        --augment.flip true --optim.lr 5e-5 --epochs 3 --output runs/images
+        --augment.flip true --epochs 3 --output runs/images
         your own images (path/to/images/<label>/*.jpg) and model
 
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/classify_images.py
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from toolkit import Config, Task, fine_tune
-from toolkit.config import BatchConfig, OptimConfig
+from toolkit.config import BatchConfig, Rates
 from toolkit.export import pretrained_folder
 from toolkit.images.augmentation import AugmentConfig
 from toolkit.images.data import LabelledImages
@@ -26,13 +26,15 @@ from toolkit.images.embedded_model import image_classifier
 from toolkit.images.metrics import Confusion
 from toolkit.images.processor import Preparation, processor_of, stack_images
 from toolkit.losses import logits_of, summed_cross_entropy
-from toolkit.metrics import accuracy, macro_f1
+from toolkit.metrics import class_metrics, positive_class
 from toolkit.model_config import ModelConfig
 from toolkit.models import IMAGE_CLASSIFIER, labels_of_head, load_model, saved_labels
 
 
 @dataclass(frozen=True)
 class ClassifyImages(Config):
+    rates = Rates(new=3e-3)
+
     model: ModelConfig = ModelConfig()
     """Which model is trained; the embedded one is a small ConvNeXt."""
     data: LabelledImages = LabelledImages(held_out=0.2)
@@ -41,8 +43,6 @@ class ClassifyImages(Config):
     """What is random about each training image."""
     batch: BatchConfig = BatchConfig(size=64)
     """How many samples a step takes and how they are cut."""
-    optim: OptimConfig = OptimConfig(lr=3e-3)
-    """How the weights are changed."""
     epochs: float | None = 20
     """Passes over the training data; give epochs or steps, not both."""
 
@@ -69,7 +69,7 @@ def task(config: ClassifyImages) -> Task:
         loss=lambda model, batch: summed_cross_entropy(logits_of(model, batch), batch["labels"]),
         predict=lambda model, batch: logits_of(model, batch).argmax(-1),
         finish=confusion.finish,
-        metrics=[accuracy, macro_f1],
+        metrics=class_metrics(images.labels),
         baseline=images.baseline,
         show=images.shown,
         export=confusion.exported(pretrained_folder(processor, None, "Image classification", "image-classification")),
@@ -79,6 +79,7 @@ def task(config: ClassifyImages) -> Task:
             "model": config.model.name or "the embedded ConvNeXt, with new weights",
             **prepare.facts,
             **images.facts,
+            **positive_class(images.labels),
         },
     )
 

@@ -6,7 +6,7 @@
         counts (TF-IDF) for 0.64; of triplets 0.89 are in the right order, by word counts 0.61
 
     accelerate launch recipes/embed.py --data.train pairs.csv --data.text question --data.text_pair answer \\
-        --model.name path/or/hub-id --optim.lr 2e-5 --batch.size 64 --output runs/answers
+        --model.name path/or/hub-id --batch.size 64 --output runs/answers
         your own pairs that belong together; with --data.score COLUMN, pairs with a score of how alike they are
 
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/embed.py
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
-from toolkit import Batch, Config, Task, UserError, fine_tune
+from toolkit import Batch, Config, Rates, Task, UserError, fine_tune
 from toolkit.embedding.data import EmbeddingData
 from toolkit.embedding.losses import ContrastConfig, cosine_error, in_batch_loss
 from toolkit.embedding.metrics import search_quality
@@ -33,6 +33,8 @@ from toolkit.tokenizer import tokenizer
 
 @dataclass(frozen=True)
 class Embed(Config):
+    rates = Rates(pretrained=2e-5)
+
     model: EmbeddingModelConfig = EmbeddingModelConfig()
     """Which encoder is trained, and how a text's vector is made of its states."""
     data: EmbeddingData = EmbeddingData(held_out=0.15)

@@ -5,7 +5,7 @@
         where a model that knows only how frequent each token is has 3.1
 
     accelerate launch recipes/language.py --data.train texts/ --data.block 512 \\
-        --model.name path/or/hub-id --optim.lr 5e-5 --epochs 1 --output runs/texts
+        --model.name path/or/hub-id --epochs 1 --output runs/texts
         your own text files and model; whether it is causal or masked is found from the model
 
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/language.py
@@ -17,7 +17,7 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from dataclasses import dataclass
 from typing import Literal
 
-from toolkit import BatchConfig, Config, OptimConfig, Task, fine_tune
+from toolkit import BatchConfig, Config, Rates, Task, fine_tune
 from toolkit.export import pretrained_folder
 from toolkit.language.blocks import make_blocks, pad_blocks
 from toolkit.language.data import Documents
@@ -32,6 +32,8 @@ from toolkit.tokenizer import tokenizer
 
 @dataclass(frozen=True)
 class Language(Config):
+    rates = Rates(new=2e-3)
+
     model: ModelConfig = ModelConfig()
     """Which language model is trained."""
     data: Documents = Documents()
@@ -40,8 +42,6 @@ class Language(Config):
     """Predict the next token (causal) or hidden ones (masked); auto is what the model was made for."""
     batch: BatchConfig = BatchConfig(size=8, eval=32)
     """How many blocks a step takes and how they are cut."""
-    optim: OptimConfig = OptimConfig(lr=2e-3)
-    """How the weights are changed."""
     epochs: float | None = 1.2
     """Passes over the training data; give epochs or steps, not both."""
 

@@ -4,9 +4,9 @@
         the embedded corpus (a sentence of documentation against the same words shuffled), a minute on two cores: of the
         pairs of held-out files it ranks about 90 in a hundred right, where its reference (new weights) ranks 50
 
-    accelerate launch recipes/prefer.py --data.train pairs.jsonl --model.name path/or/hub-id --optim.lr 5e-7 --output runs/pairs
+    accelerate launch recipes/prefer.py --data.train pairs.jsonl --model.name path/or/hub-id --output runs/pairs
         your own prompts with chosen and rejected answers, and a model that was trained to answer; with --model.lora.rank 16
-        --optim.lr 5e-6 only adapters are trained, and no second model is held in memory
+        only adapters are trained, and no second model is held in memory
 
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/prefer.py
         the same numbers from two processes
@@ -22,9 +22,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from toolkit import Batch, Config, Task, fine_tune
+from toolkit import Batch, Config, Rates, Task, fine_tune
 from toolkit.chat.models import longest_chat
-from toolkit.export import pretrained_folder
 from toolkit.losses import NOT_COUNTED
 from toolkit.model_config import ModelConfig
 from toolkit.preferences.data import PreferenceData, preference_scores
@@ -56,6 +55,8 @@ class DpoConfig:
 
 @dataclass(frozen=True)
 class Prefer(Config):
+    rates = Rates(pretrained=1e-6, adapters=1e-5)
+
     model: ModelConfig = ModelConfig()
     """Which causal model is trained."""
     data: PreferenceData = PreferenceData()
@@ -88,7 +89,6 @@ def task(config: Prefer) -> Task:
     tokens = tokenizer(config.model, pairs.training_texts(), pairs.train.digest, pairs.embedded_tokenizer)
     check_reference(config.model, dpo.reference, tokens)
     train, held_out = pairs.tokenize(tokens, longest_chat(config.model, tokens), config.model)
-    export = pretrained_folder(tokens, None, "Preferences (DPO)", "text-generation")
 
     def show(sample: int, prediction: Any, reference: Any) -> dict[str, Any]:
         prompt, chosen, rejected = (tokens.decode(ids) for ids in held_out.fetch([sample])[0])
@@ -109,7 +109,7 @@ def task(config: Prefer) -> Task:
         baseline_scores=None if dpo.likelihood else lambda: {"loss": math.log(2)},
         show=show,
         decode=tokens.decode,
-        export=export_policy(export, config.model, dpo.reference, config.seed),
+        export=export_policy(tokens, config.model, dpo.reference, config.seed),
         files=pairs.files,
         workers=config.data.workers,
         facts={"model": config.model.name or "the embedded Llama, with new weights", **pairs.facts},

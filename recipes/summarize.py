@@ -6,7 +6,7 @@
         and 0.08
 
     accelerate launch recipes/summarize.py --model.name path/to/encoder-decoder --data.train news.jsonl \\
-        --data.source article --data.target summary --data.max_length 1024 --optim.lr 5e-5 --output runs/news
+        --data.source article --data.target summary --data.max_length 1024 --output runs/news
         your own table and model
 
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/summarize.py

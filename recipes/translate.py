@@ -5,7 +5,7 @@
         cores: about 0.95 of the dates exactly right, where copying the source has 0
 
     accelerate launch recipes/translate.py --model.name path/to/encoder-decoder --data.name hub/set --data.config de-en \\
-        --data.source_language en --data.target_language de --data.max_length 128 --optim.lr 5e-5 --output runs/german
+        --data.source_language en --data.target_language de --data.max_length 128 --output runs/german
         a translation set of the hub, or your own table, and your own model
 
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/translate.py

@@ -41,7 +41,7 @@ def test_folder_of_another_run(classify: Classify, finished: Path) -> None:
     classify("--steps", "3", "--batch.size", "16", "--optim.lr", "0.5").told(
         f"the folder {finished} belongs to another run",
         "batch.size was 32 and is now 16",
-        "optim.lr was 0.001 and is now 0.5",
+        "optim.lr was 5e-05 and is now 0.5",
         "steps was 2 and is now 3",
         "Give another folder with --output, or the settings of that run",
     )

@@ -9,6 +9,12 @@ import torch
 from conftest import Classify, save_tokenizer, tiny_bert
 from transformers import BertForSequenceClassification, BertModel, ViTConfig, ViTModel, WhisperConfig, WhisperModel
 
+from toolkit.embedded_models import encoder as encoder_settings
+from toolkit.errors import UserError
+from toolkit.model_changes import set_dropout
+from toolkit.model_config import ModelConfig
+from toolkit.models import TOKEN_CLASSIFIER, load_model
+
 ENCODERS = "give a model that Transformers has a sequence classification head for"
 
 
@@ -52,6 +58,19 @@ def test_file_instead_of_a_folder(classify: Classify, copy: Path) -> None:
 def test_folder_without_config(classify: Classify, copy: Path) -> None:
     (copy / "config.json").unlink()
     classify(model=copy).refused(f"the model folder {copy} has no config.json; give the folder that `save_pretrained`")
+
+
+def test_a_run_or_a_checkpoint_instead_of_a_model(classify: Classify, encoder: Path, tmp_path: Path) -> None:
+    run = classify("--steps", "1", "--epochs", "null").done().folder
+    other = ["--output", str(tmp_path / "other")]
+    told = classify(*other, model=run)
+    told.told(f"model.name is '{run}', a run folder, whose model is in it: give --model.name {run / 'model'}")
+    classify(*other, model=run / "checkpoints" / "step-000001").told(
+        "a checkpoint, from which its run goes on; the model that the run saves when it is", f"is {run / 'model'}"
+    )
+    classify(*other, model=encoder.parent).told("a folder without a config.json", f"give --model.name {encoder}")
+    shutil.rmtree(run / "model")
+    classify(*other, model=run).told("the folder of a run that has saved no model yet; finish that run, or name")
 
 
 def test_folder_with_a_config_that_is_none(classify: Classify, copy: Path) -> None:
@@ -250,3 +269,39 @@ def test_a_model_of_one_label_is_not_scored_on_several(classify: Classify, tmp_p
     classify("--evaluate.only", "--data.kind", "multi", "--data.separator", ";", model=model).refused(
         f"{model} was trained for single label classification, and the labels here are for multi label classification"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "probability", "said"),
+    [
+        ("EsmConfig", {"token_dropout": True, "pad_token_id": 0}, 0.25, None),
+        ("LevitConfig", {}, 0.0, None),
+        ("LevitConfig", {}, 0.25, "a levit model takes only whole numbers for its drop_path_rate; leave it out"),
+        ("ResNetConfig", {}, 0.25, "a resnet model has no dropout; leave it out"),
+    ],
+)
+def test_dropout_is_set_where_it_is_a_probability(
+    kind: str, sizes: dict[str, object], probability: float, said: str | None
+) -> None:
+    import transformers
+
+    settings = getattr(transformers, kind)(**sizes)
+    if said is not None:
+        with pytest.raises(UserError, match=said):
+            set_dropout(settings, probability)
+        return
+    set_dropout(settings, probability)
+    found = {key: value for key, value in settings.to_dict().items() if "drop" in key}
+    assert {value for key, value in found.items() if key != "token_dropout"} == {probability}
+    assert found.get("token_dropout", True) is True
+
+
+def test_dropout_reaches_layers_that_no_setting_names(tmp_path: Path) -> None:
+    from transformers import LlamaConfig, LlamaModel
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    LlamaModel(LlamaConfig(vocab_size=14, **sizes)).save_pretrained(tmp_path)
+    for given, expected in ((None, {0.1}), (0.0, {0.0}), (0.5, {0.5})):
+        config = ModelConfig(name=str(tmp_path), dropout=given)
+        model = load_model(config, TOKEN_CLASSIFIER, encoder_settings, vocabulary=14)
+        assert {layer.p for layer in model.modules() if isinstance(layer, torch.nn.Dropout)} == expected

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -417,3 +418,82 @@ def test_the_baseline_is_the_most_frequent_final_answer(tmp_path: Path) -> None:
     batch = pad_conversations(prepared.evaluate.fetch([0]))
     start, end = reply_span(batch["labels"][0].numpy())
     assert tokens.decode(batch["input_ids"][0, start:end]).startswith("because ")
+
+
+@pytest.fixture(scope="module")
+def settings_of(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Copies the small model with other settings for generation."""
+
+    def copied(name: str, **settings: Any) -> Path:
+        folder = Path(shutil.copytree(llama, tmp_path_factory.mktemp("models") / name))
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, **settings}), encoding="utf-8")
+        return folder
+
+    return copied
+
+
+SHORT = "--epochs null --steps 2 --batch.size 8 --generate.tokens 6 --generate.samples 3 --model.dtype float64"
+
+
+@pytest.mark.parametrize("flags", [[], ["--model.lora.rank", "2", "--model.lora.merge", "true"]], ids=["all", "lora"])
+def test_settings_of_sampling_without_sampling_are_left_out_and_told(
+    run: Any, settings_of: Any, tmp_path: Path, flags: list[str]
+) -> None:
+    # Those of Vicuna and of older copies of Llama 2. Transformers doesn't save them once anything in them is changed.
+    model = settings_of("vicuna", temperature=0.9, top_p=0.6, max_length=4096, pad_token_id=-1)
+    data = write_rows(tmp_path / "rows.jsonl", conversations(30, 0))
+    outcome: Outcome = run("--model.name", model, "--data.train", data, *SHORT.split(), *flags).done()
+    outcome.says("its pad_token_id -1, temperature 0.9, top_p 0.6 count for nothing", "are left out")
+    saved = json.loads((outcome.folder / "model" / "generation_config.json").read_text(encoding="utf-8"))
+    assert not {"temperature", "top_p"} & set(saved)
+    assert saved["max_length"] == 4096
+
+
+def test_replies_are_those_of_the_saved_model_with_its_own_settings(run: Any, settings_of: Any, tmp_path: Path) -> None:
+    from transformers import pipeline
+
+    data = write_rows(tmp_path / "rows.jsonl", conversations(30, 0))
+    own = {"repetition_penalty": 5.0, "no_repeat_ngram_size": 2, "return_dict_in_generate": True}
+    model = settings_of("careful", **own, stop_strings=["#"], do_sample=True, num_return_sequences=2, temperature=0.7)
+    long = SHORT.replace("--generate.tokens 6", "--generate.tokens 30").split()
+    outcome: Outcome = run("--model.name", model, "--data.train", data, *long).done()
+    outcome.says("with the model's own repetition_penalty 5.0, no_repeat_ngram_size 2, stop_strings ['#']")
+    lines = (outcome.folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+    folder, replies = outcome.folder / "model", [json.loads(line) for line in lines]
+    (folder / "generation_config.json").write_text(
+        json.dumps({**own, "return_dict_in_generate": False, "eos_token_id": [2, 4]}), encoding="utf-8"
+    )
+    asked = pipeline("text-generation", str(folder), dtype=torch.float64)
+    asking = {"do_sample": False, "max_new_tokens": 30, "return_full_text": False}
+    plain = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
+    changed = False
+    for line in replies:
+        answer = asked(line["prompt"], **asking)[0]["generated_text"]
+        assert answer.strip() == line["reply"]
+        changed |= asked(line["prompt"], **asking, **plain)[0]["generated_text"] != answer
+    # They are at work: without them the untrained model repeats itself.
+    assert changed
+
+
+def test_settings_for_generation_that_can_not_be(run: Any, settings_of: Any, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "rows.jsonl", conversations(30, 0))
+    wrong = settings_of("wrong", num_return_sequences=3)
+    run("--model.name", wrong, "--data.train", data).refused(
+        f"the generation_config.json of {wrong} holds what can't be (Greedy methods", "correct it"
+    )
+
+
+def test_models_that_do_not_continue_texts_are_told_as_such(run: Any, tmp_path: Path) -> None:
+    from conftest import tiny_bert
+    from transformers import BartConfig, BartForConditionalGeneration, BertForMaskedLM
+
+    data = write_rows(tmp_path / "rows.jsonl", conversations(6, 0))
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    BertForMaskedLM(tiny_bert(vocab_size=320)).save_pretrained(tmp_path / "bert")
+    BartForConditionalGeneration(BartConfig(vocab_size=320, **sizes)).save_pretrained(tmp_path / "bart")
+    # Neither has a chat template, which is not what is wrong with them.
+    for name, how in (("bert", "reads a text in both directions"), ("bart", "has an encoder beside its decoder")):
+        chat_tokenizer(None).save_pretrained(tmp_path / name)
+        run("--model.name", tmp_path / name, "--data.train", data).refused(
+            f"a {name} model, which {how} and so is no causal language model", "such as a Llama"
+        )

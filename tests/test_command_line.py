@@ -297,7 +297,7 @@ def test_differing_names_each_key_with_both_values() -> None:
         (["--batch.size", "true"], "batch.size is true; it must be a whole number (given by --batch.size)"),
         (["--batch.size="], "batch.size is ''; it must be a whole number (given by --batch.size)"),
         (["--batch.size", "null"], "batch.size is null; it must be a whole number (given by --batch.size)"),
-        (["--optim.lr", ".nan"], "optim.lr is .nan; it must be a finite number (given by --optim.lr)"),
+        (["--optim.lr", ".nan"], "optim.lr is .nan; it must be a finite number or null (given by --optim.lr)"),
         (["--optim.clip=-.inf"], "optim.clip is -.inf; it must be a finite number or null (given by --optim.clip)"),
         (["--evaluate.only", "maybe"], "evaluate.only is maybe; it must be true or false (given by --evaluate.only)"),
         (
@@ -381,7 +381,7 @@ def test_a_file_that_is_missing_a_folder_or_unreadable(tmp_path: Path) -> None:
         ("evaluate: {only: 1}", "evaluate.only is 1; it must be true or false (given in {path})"),
         ("model: {name: 5}", "model.name is 5; it must be text (given in {path}); put it in quotes"),
         ("model: {name: null}", "model.name is null; it must be text (given in {path}); put it in quotes"),
-        ("optim: {lr: .inf}", "optim.lr is Infinity; it must be a finite number (given in {path})"),
+        ("optim: {lr: .inf}", "optim.lr is Infinity; it must be a finite number or null (given in {path})"),
         ("batch: {size: 0}", "batch.size is 0; it must be 1 or greater (given in {path})"),
         ("seed: 1\nbatch: {size: 3}\nbatch.size: 4", "batch.size is given more than once in {path}: 3, 4; give one"),
     ],
@@ -399,7 +399,7 @@ def test_all_problems_are_reported_together(write: Any) -> None:
         *("--config", path, "--config", "nowhere.yaml", "stray", "--batch.size", "x", "--batch.micro", "64"),
         *("--batch.eval", "0", "--seed"),
     ) == [
-        f"optim.lr is fast; it must be a number (given in {path})",
+        f"optim.lr is fast; it must be a number or null (given in {path})",
         f"sede: 1 (in {path}) is unknown; did you mean seed?",
         "the configuration file nowhere.yaml does not exist",
         "stray is not a flag; a setting is given as --name value",

@@ -10,9 +10,8 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = {
     0: (
-        "activity cache columns command_line config cut diagnosis errors extras held_out memory model_config order "
-        "outcome pipes randomness "
-        "reading schedules settings_file stopping"
+        "activity cache columns command_line config cut diagnosis errors extras held_out learning_rates memory model_config "
+        "order outcome pipes randomness reading schedules settings_file stopping"
     ),
     1: (
         "attention_masks loading losses metric_classes metrics optimizer optimizer_state pieces provenance scoring snapshot "
@@ -29,7 +28,7 @@ LAYERS = {
         "boundaries evaluate_only evaluation evaluation_file first_batch former joint loop loss_rule overlap plan_warnings "
         "preparation rehearsal restoring resume rows run saved_run session training training_run "
         "adapters data_config embedded_models export heads label_reading labelled_rows labelled_texts labels "
-        "model_errors models texts tokenized_texts tokenizer "
+        "model_card model_changes model_errors models texts tokenized_texts tokenizer "
         "table_conll table_content table_csv table_files table_folders table_header table_hub table_json table_plain "
         "table_text tables"
     ),

@@ -1,6 +1,7 @@
 """Adapters on frozen weights: what is trained, what is saved, and that merged and unmerged answer the same."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -8,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from launching import ROOT
 from recipe_layouts import load_recipe
 from small_chat import chat_tokenizer, conversations, save_llama, write_rows
-from trial import Outcome, run_here
+from trial import Outcome, run_here, run_outside
 
 from toolkit.adapters import linear_layers, save_adapters
 from toolkit.chat.models import chat_model
@@ -321,3 +323,92 @@ def test_a_new_head_is_trained_beside_the_adapters_and_saved_with_the_whole_mode
     config = ModelConfig(name=str(tmp_path / "run" / "model"), dtype="float64", lora=LoraConfig(rank=2))
     with pytest.raises(UserError, match="labels have other names here"):
         classify.sequence_classifier(config, ["x", "y", "z"], "single", 320)
+
+
+def test_adapters_of_weights_in_16_bits_are_kept_and_trained_in_float32(llama: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    from toolkit.config import OptimConfig
+    from toolkit.optimizer import build_optimizer
+
+    config = ModelConfig(name=str(llama), dtype="bfloat16", lora=LoraConfig(rank=4))
+    model: Any = chat_model(config, 320, [2], only=False)
+    before = {name: values.detach().clone() for name, values in model.named_parameters()}
+    kinds = {name: values.dtype for name, values in model.named_parameters()}
+    assert {kinds[name] for name in kinds if ".lora_" in name} == {torch.float32}
+    assert {kinds[name] for name in kinds if ".lora_" not in name} == {torch.bfloat16}
+    # In bfloat16 steps of this size would leave every weight above 0.0003 as it was.
+    optimizer = build_optimizer(OptimConfig(lr=1e-6, weight_decay=0.0, eps=1e-30), model)
+    for _ in range(2):  # at first one of each two is zero, and so is the gradient of the other
+        model(input_ids=torch.arange(3, 60).view(3, 19)).logits.float().square().mean().backward()
+        optimizer.step()
+    for name, values in model.named_parameters():
+        moved = (values - before[name]).abs()
+        if ".lora_" not in name:
+            assert torch.equal(values, before[name])
+        else:
+            assert (moved > 5e-7).float().mean() > 0.9
+            assert moved.max() < 2.2e-6
+    save_adapters(model, tmp_path, merge=False)
+    saved = load_file(tmp_path / "adapter_model.safetensors")
+    assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
+    # They come back as they were.
+    again = chat_model(ModelConfig(name=str(tmp_path), dtype="bfloat16"), 320, [2], only=False)
+    found = {name: values for name, values in again.named_parameters() if values.requires_grad}
+    assert len(found) == len(saved)
+    assert all(torch.equal(values, dict(model.named_parameters())[name]) for name, values in found.items())
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_weights_in_16_bits_train_under_adapters_as_those_in_32_do(
+    train: Any, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole: Outcome = train(*LORA, dtype="float32").done()
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", precision)
+    half: Outcome = train(*LORA, dtype="bfloat16").done()
+    half.says("bfloat16, float32", f"mixed precision {precision}")
+    assert losses(half) == pytest.approx(losses(whole), rel=2e-3)
+    assert losses(half)[-1] < losses(half)[0]
+    # What is trained itself has to be in float32 where the precision is mixed.
+    if precision == "bf16":
+        train(dtype="bfloat16").refused("mixed precision bf16, and the weights are bfloat16")
+
+
+def test_a_new_head_beside_adapters_is_trained_in_float32(tmp_path: Path) -> None:
+    from transformers import BertConfig, BertModel
+
+    from toolkit.models import sequence_classifier
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=320, **sizes)).save_pretrained(tmp_path / "bert")
+    config = ModelConfig(name=str(tmp_path / "bert"), dtype="bfloat16", lora=LoraConfig(rank=2, merge=True))
+    model: Any = sequence_classifier(config, ["a", "b"], "single", 320).train()
+    trained = {name: values for name, values in model.named_parameters() if values.requires_grad}
+    assert any("classifier.modules_to_save" in name for name in trained)
+    assert {values.dtype for values in trained.values()} == {torch.float32}
+    output = model(input_ids=torch.arange(3, 60).view(3, 19)).logits
+    output.float().sum().backward()
+    assert all(values.grad is not None for values in trained.values())
+    save_adapters(model, tmp_path / "merged", merge=True)
+    whole = sequence_classifier(ModelConfig(name=str(tmp_path / "merged"), dtype="bfloat16"), ["a", "b"], "single", 320)
+    with torch.no_grad():
+        assert torch.allclose(
+            whole.eval()(input_ids=torch.arange(3, 60).view(3, 19)).logits.float(),
+            model.eval()(input_ids=torch.arange(3, 60).view(3, 19)).logits.float(),
+            atol=0.05,
+        )
+
+
+def test_saved_adapters_name_their_base_by_its_full_path_and_nobody_warns(
+    llama: Path, data: Path, tmp_path: Path
+) -> None:
+    cores = len(os.sched_getaffinity(0))
+    words = f"--model.name {llama.name} --data.train {data} --data.workers {cores + 1} --threads 1 --model.lora.rank 2"
+    (tmp_path / llama.name).symlink_to(llama)
+    command = ["python", ROOT / "recipes" / "chat.py", *words.split(), *TRAINED.split(), *ASKED.split()]
+    outcome = run_outside(command, tmp_path / "run").done()
+    settings = json.loads((outcome.folder / "model" / "adapter_config.json").read_text(encoding="utf-8"))
+    assert settings["base_model_name_or_path"] == str(llama.resolve())
+    # peft, Transformers and torch have nothing to say of it; what torch had, the plan says once.
+    assert outcome.errors == ""
+    outcome.says(f"warning: data.workers is {cores + 1}", f"share {cores} usable core(s)")

@@ -7,11 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import accuracy_score, f1_score, r2_score
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, r2_score
 
-from toolkit.metrics import accuracy, correlation, macro_f1, multilabel_f1, regression_errors
+from toolkit.metrics import (
+    accuracy,
+    class_metrics,
+    correlation,
+    macro_f1,
+    multilabel_f1,
+    positive_class,
+    regression_errors,
+    two_classes,
+)
 
 RANDOM = np.random.default_rng(0)
+TWO = np.where(RANDOM.random((2, 103)) < [[0.3], [0.4]], 1, 0)
 CLASSES = RANDOM.integers(0, 5, (2, 103))
 LABELS = RANDOM.integers(0, 2, (2, 103, 4))
 NUMBERS = RANDOM.normal(size=(2, 103))
@@ -19,6 +29,11 @@ NUMBERS = RANDOM.normal(size=(2, 103))
 EXPECTED: list[tuple[Callable[..., Any], np.ndarray, dict[str, float]]] = [
     (accuracy, CLASSES, {"accuracy": accuracy_score(CLASSES[1], CLASSES[0])}),
     (macro_f1, CLASSES, {"macro_f1": f1_score(CLASSES[1], CLASSES[0], average="macro")}),
+    (
+        two_classes,
+        TWO,
+        {"f1": f1_score(TWO[1], TWO[0]), "matthews_correlation": matthews_corrcoef(TWO[1], TWO[0])},
+    ),
     (
         multilabel_f1,
         LABELS,
@@ -61,3 +76,14 @@ def test_a_constant_prediction_has_no_correlation(tmp_path: Path) -> None:
     metric = correlation(cache_dir=str(tmp_path))
     metric.add_batch(predictions=[1.0, 1.0, 1.0], references=[1.0, 2.0, 3.0])
     assert metric.compute() == {"pearson": 0.0, "spearman": 0.0}
+
+
+def test_two_classes_have_the_metrics_of_glue_and_others_do_not(tmp_path: Path) -> None:
+    assert class_metrics(["a", "b", "c"]) == [accuracy, macro_f1]
+    assert class_metrics(["a", "b"]) == [accuracy, macro_f1, two_classes]
+    assert positive_class(["ham", "spam"]) == {"f1": "of 'spam', the second of the two labels"}
+    assert positive_class(["a", "b", "c"]) == positive_class([]) == {}
+    # Who always says the same has found nothing out.
+    metric = two_classes(cache_dir=str(tmp_path))
+    metric.add_batch(predictions=[0, 0, 0], references=[0, 1, 0])
+    assert metric.compute() == {"f1": 0.0, "matthews_correlation": 0.0}

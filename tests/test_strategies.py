@@ -16,7 +16,18 @@ from toolkit.sharding import chosen_units
 
 CONFIGS = ROOT / "accelerate_configs"
 # 45 samples in batches of 8: six steps an epoch, the last of five samples.
-SETTINGS = ("--epochs", "5", "--evaluate.every", "10", "--threads", "1", "--checkpoint.keep", "9")
+SETTINGS = (
+    "--epochs",
+    "5",
+    "--evaluate.every",
+    "10",
+    "--threads",
+    "1",
+    "--checkpoint.keep",
+    "9",
+    "--model.flaw",
+    "spare",
+)
 # Launch file, processes, micro-batch, and the steps after which it is asked to stop.
 PASSAGE: list[tuple[str, int, int | None, int | None]] = [
     ("cpu_fsdp2", 2, 3, 8),
@@ -76,6 +87,19 @@ def test_the_checkpoint_of_each_strategy_has_a_file_for_each_part(folders: tuple
         parts = PARTS[before["strategy"]]
         assert len(found) == parts
         assert (found == ["weights.safetensors"]) == (parts == 1)
+
+
+def test_what_the_model_leaves_unused_is_frozen_under_each_strategy(folders: tuple[Path, Path]) -> None:
+    for folder in folders:
+        record = json.loads((folder / "run.json").read_text())
+        assert record["plan"]["frozen"] == "2 tensor(s) of 6 parameters that this task leaves unused: unused"
+        for checkpoint in (folder / "checkpoints").glob("step-*"):
+            state = json.loads((checkpoint / "state.json").read_text())
+            assert state["unused"] == ["unused.bias", "unused.weight"]
+            assert not any("unused" in name for group in state["optimizer"]["names"] for name in group)
+            assert not any(
+                "unused" in name for file in checkpoint.glob("weights*.safetensors") for name in load_file(file)
+            )
 
 
 def test_losses_norms_and_samples_are_those_of_one_process(folders: tuple[Path, Path]) -> None:

@@ -39,7 +39,9 @@ class TinyData:
 class TinyModel:
     name: str | None = None
     """Not used; evaluate.only sets it."""
-    flaw: Literal["none", "unused", "mean", "average", "nan", "frozen", "batch_norm", "dropout", "lone"] = "none"
+    flaw: Literal["none", "unused", "spare", "mean", "average", "nan", "frozen", "batch_norm", "dropout", "lone"] = (
+        "none"
+    )
     """What is wrong with it."""
 
 
@@ -104,7 +106,7 @@ class Network(torch.nn.Module):
         self.flaw = flaw
         self.inner = torch.nn.Linear(FEATURES, 16)
         self.outer = torch.nn.Linear(16, CLASSES)
-        self.unused = torch.nn.Linear(2, 2) if flaw == "unused" else None
+        self.unused = torch.nn.Linear(2, 2) if flaw in ("unused", "spare") else None
         self.norm = torch.nn.BatchNorm1d(16) if flaw == "batch_norm" else None
         self.dropout = torch.nn.Dropout(0.2) if flaw == "dropout" else None
         self.double()
@@ -116,6 +118,13 @@ class Network(torch.nn.Module):
         for layer in (self.norm, self.dropout):
             hidden = hidden if layer is None else layer(hidden)
         return self.outer(hidden)
+
+
+class Spare(Network):
+    """A network with a part that it leaves unused, whose code passes for that of Transformers."""
+
+    __module__ = "transformers.models.spare"
+    base_model_prefix = "base"
 
 
 def stop_after(steps: int, folder: Path) -> None:
@@ -160,7 +169,7 @@ def task(config: Tiny) -> Task:
         save_file(module.state_dict(), folder / "model.safetensors")
 
     return Task(
-        model=lambda runtime: Network(flaw),
+        model=lambda runtime: Spare(flaw) if flaw == "spare" else Network(flaw),
         train=Sequences(config.data.samples, 0, config.data.unlabelled_below),
         evaluate=Sequences(config.data.held_out, 10_000) if config.data.held_out else None,
         collate=collate,

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from toolkit.config import BatchConfig, CheckpointConfig, Config, EvaluateConfig, OptimConfig, TimeoutConfig
+    from toolkit.config import BatchConfig, CheckpointConfig, Config, EvaluateConfig, OptimConfig, Rates, TimeoutConfig
     from toolkit.errors import UserError
     from toolkit.run import fine_tune
     from toolkit.task import Batch, Source, Task
@@ -20,6 +20,7 @@ HOMES = {
     "Config": "toolkit.config",
     "EvaluateConfig": "toolkit.config",
     "OptimConfig": "toolkit.config",
+    "Rates": "toolkit.config",
     "Source": "toolkit.task",
     "Task": "toolkit.task",
     "TimeoutConfig": "toolkit.config",
@@ -34,6 +35,7 @@ __all__ = [
     "Config",
     "EvaluateConfig",
     "OptimConfig",
+    "Rates",
     "Source",
     "Task",
     "TimeoutConfig",

@@ -1,7 +1,9 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685) through `peft`, on frozen weights that may be quantised (arXiv 2305.14314)."""
 
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,10 @@ import torch
 
 from toolkit.errors import UserError
 from toolkit.extras import require
-from toolkit.model_config import LoraConfig, ModelConfig
+from toolkit.losses import full_precision
+from toolkit.model_config import ADAPTERS, LoraConfig, ModelConfig
 
 EXTRA, QUANTISED = "lora", "qlora"
-SETTINGS = "adapter_config.json"
-"""The file of `peft` that tells a folder with adapters from one with a model."""
 BESIDE = "adapter"
 """The folder for the adapters within that of a merged model."""
 BLOCK = 64
@@ -60,6 +61,10 @@ def add_adapters(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> t
             f"{config.name} comes without {', '.join(tied)}, which shares weights with the embeddings, so that it can't be trained "
             "beside adapters; leave model.lora out, or name a model that comes with it"
         )
+    # Where the base is found again: a relative path would hold in one folder only. peft takes it from the model.
+    module.name_or_path = (
+        str(Path(config.name).resolve()) if config.name and Path(config.name).is_dir() else config.name
+    )
     settings = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha if lora.alpha is not None else 2 * lora.rank,
@@ -69,14 +74,45 @@ def add_adapters(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> t
         modules_to_save=whole,
         bias="none",
         task_type=task_type(module),
-        # Where the base is found again: a path that is relative would hold in one folder only.
-        base_model_name_or_path=str(Path(config.name).resolve())
-        if config.name and Path(config.name).is_dir()
-        else config.name,
+        base_model_name_or_path=module.name_or_path,
         revision=config.revision,
     )
-    adapted: torch.nn.Module = peft.get_peft_model(module, settings, autocast_adapter_dtype=False)
+    with without_peft_warnings():
+        adapted: torch.nn.Module = peft.get_peft_model(module, settings)
+    train_in_full_precision(adapted)
     return adapted
+
+
+def train_in_full_precision(adapted: torch.nn.Module) -> bool:
+    """Keep whole layers that are trained beside adapters in float32 or better; return whether any was not.
+
+    In 16 bits a small update of a weight is rounded away. peft itself does the same for the adapters.
+    """
+    changed = False
+    for layer in adapted.modules():
+        own = [p for p in layer.parameters(recurse=False) if p.requires_grad and p.dtype.itemsize < 4]
+        if own:
+            changed = True
+            layer.to(torch.float32)
+            # What comes before it gives 16 bits, unless autocast does the same again.
+            layer.register_forward_pre_hook(inputs_in_full_precision)
+    return changed
+
+
+def inputs_in_full_precision(layer: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what a layer gets in float32 where it is less."""
+    return tuple(full_precision(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs)
+
+
+@contextmanager
+def without_peft_warnings() -> Iterator[None]:
+    """Keep from the user what peft 0.21 says while it puts adapters in, which is neither news nor the user's doing."""
+    with warnings.catch_warnings():
+        # The older name of a property of Transformers, which peft asks for.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        # How a layer keeps its weights, which peft finds out by itself.
+        warnings.filterwarnings("ignore", "fan_in_fan_out is set to")
+        yield
 
 
 def task_type(module: Any) -> str | None:
@@ -150,24 +186,24 @@ def base_of(config: ModelConfig, only: bool) -> tuple[ModelConfig, Path | None]:
         UserError: the folder does not say what its base is, or its adapters are not those that the settings ask for.
     """
     folder = Path(config.name) if config.name is not None else None
-    if folder is None or not (folder / SETTINGS).is_file():
+    if folder is None or not (folder / ADAPTERS).is_file():
         if not only or config.lora.rank is None:
             return config, None
-        if folder is not None and (folder / BESIDE / SETTINGS).is_file():
+        if folder is not None and (folder / BESIDE / ADAPTERS).is_file():
             return replace(config, lora=LoraConfig()), None  # they are merged into this model already
         raise UserError(
             f"model.name is {config.name!r}, a model without trained adapters, and new ones change nothing, so there is "
             "nothing to evaluate; name the folder with the adapters, such as <output>/model, or leave model.lora out"
         )
     try:
-        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        settings = json.loads((folder / ADAPTERS).read_text(encoding="utf-8"))
         base, rank = str(settings["base_model_name_or_path"] or ""), int(settings["r"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{folder / SETTINGS} is not what peft writes for LoRA; save the adapters again") from None
+        raise UserError(f"{folder / ADAPTERS} is not what peft writes for LoRA; save the adapters again") from None
     if not base or (Path(base).is_absolute() and not Path(base).is_dir()):
         raise UserError(
             f"the adapters in {folder} are for the model {base or 'of no name'!r}, which is not there; bring it back, or set "
-            f"base_model_name_or_path in {folder / SETTINGS} to where it is"
+            f"base_model_name_or_path in {folder / ADAPTERS} to where it is"
         )
     asked = config.lora
     if asked.rank not in (None, rank) or (
@@ -188,9 +224,11 @@ def load_adapters(module: Any, folder: Path) -> torch.nn.Module:
     """
     peft = require("peft", EXTRA, f"the adapters in {folder}")
     try:
-        adapted: torch.nn.Module = peft.PeftModel.from_pretrained(
-            module, folder, is_trainable=True, autocast_adapter_dtype=False
-        )
+        with without_peft_warnings():
+            adapted: torch.nn.Module = peft.PeftModel.from_pretrained(module, folder, is_trainable=True)
+            if train_in_full_precision(adapted):
+                # They were read into 16 bits.
+                peft.set_peft_model_state_dict(adapted, peft.load_peft_weights(str(folder), device="cpu"))
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(
             f"the adapters in {folder} don't fit their model, a {type(module).__name__} ({str(error).splitlines()[0]})"

@@ -7,7 +7,7 @@ Accelerate, and the same fact never stands in both.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 
 def execution(default: Any) -> Any:
@@ -74,8 +74,8 @@ class BatchConfig:
 class OptimConfig:
     name: Literal["adamw", "sgd"] = "adamw"
     """The optimizer: adamw, or sgd with momentum betas[0]."""
-    lr: float = 1e-3
-    """Peak learning rate."""
+    lr: float | None = None
+    """Peak learning rate; null takes the recipe's: one for new weights, one for pre-trained ones, one for adapters."""
     weight_decay: float = 0.01
     """Weight decay; biases, norms and other parameters of fewer than two dimensions take none."""
     betas: tuple[float, float] = (0.9, 0.999)
@@ -93,7 +93,7 @@ class OptimConfig:
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
-        if not self.lr > 0:
+        if self.lr is not None and not self.lr > 0:
             yield f"optim.lr is {self.lr}; it must be greater than 0"
         if self.weight_decay < 0:
             yield f"optim.weight_decay is {self.weight_decay}; it must be 0 or greater"
@@ -105,6 +105,24 @@ class OptimConfig:
             yield f"optim.clip is {self.clip}; it must be greater than 0, or null for no clipping"
         if self.warmup < 0 or (self.warmup > 1 and self.warmup != int(self.warmup)):
             yield f"optim.warmup is {self.warmup}; give a whole number of steps, or a part of all steps below 1"
+
+    @property
+    def rate(self) -> float:
+        """The peak learning rate, which is a number once a run begins (`toolkit.learning_rates`)."""
+        assert self.lr is not None
+        return self.lr
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The learning rates of a recipe where none is given, for AdamW."""
+
+    new: float = 1e-3
+    """For new weights."""
+    pretrained: float = 5e-5
+    """For all weights of a model that was trained before."""
+    adapters: float = 2e-4
+    """For adapters beside such weights."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +184,8 @@ class TimeoutConfig:
 class Config:
     """A run, as far as all recipes agree on what a run is."""
 
+    rates: ClassVar[Rates] = Rates()
+    """What `optim.lr` is where it is not given; a recipe may state its own."""
     batch: BatchConfig = BatchConfig()
     """How many samples a step takes and how they are cut."""
     optim: OptimConfig = OptimConfig()

@@ -1,5 +1,6 @@
 """Samples to batches: the sampler that plans the micro-batches, and the loader that fetches and collates them."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from operator import index
@@ -108,6 +109,8 @@ def build_loader(
 
     `pinned` puts them into pinned memory: in a thread if there are workers, otherwise in the caller's.
     """
+    # That there are more workers than cores the plan says once, and not each loader that Accelerate makes of this.
+    warnings.filterwarnings("ignore", "This DataLoader will create")
     return DataLoader(
         MicroBatches(sampler.source, task, seed, steps_per_epoch),
         batch_sampler=sampler,  # type: ignore[arg-type]  # a MicroBatch stands where torch expects a list of indices

@@ -42,6 +42,20 @@ class MacroF1(OfflineMetric):
         return {"macro_f1": float(f1_score(references, predictions, average="macro", zero_division=0))}
 
 
+class TwoClasses(OfflineMetric):
+    """F1 of the second of two classes, and Matthews' correlation, as GLUE takes them of paraphrases and grammar."""
+
+    feature = datasets.Value("int64")
+
+    def _compute(self, predictions: Any, references: Any) -> Scores:
+        from sklearn.metrics import f1_score, matthews_corrcoef
+
+        return {
+            "f1": float(f1_score(references, predictions, zero_division=0)),
+            "matthews_correlation": float(matthews_corrcoef(references, predictions)),
+        }
+
+
 class MultilabelF1(OfflineMetric):
     """F1 over all (sample, label) pairs, F1 averaged over labels, and the share of samples with every label right."""
 

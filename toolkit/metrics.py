@@ -1,9 +1,12 @@
 """Metrics for a task to name. Each makes its `evaluate.Metric` when it is called: importing `evaluate` takes seconds."""
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import evaluate
+
+TWO = 2
 
 
 def accuracy(**options: Any) -> "evaluate.Metric":
@@ -18,6 +21,23 @@ def macro_f1(**options: Any) -> "evaluate.Metric":
     from toolkit import metric_classes
 
     return metric_classes.MacroF1(**options)
+
+
+def two_classes(**options: Any) -> "evaluate.Metric":
+    """F1 of the second of two classes, and Matthews' correlation."""
+    from toolkit import metric_classes
+
+    return metric_classes.TwoClasses(**options)
+
+
+def class_metrics(labels: Sequence[str]) -> "list[Callable[..., evaluate.Metric]]":
+    """Return the metrics of a classifier with these labels, one for each sample."""
+    return [accuracy, macro_f1, *([two_classes] if len(labels) == TWO else [])]
+
+
+def positive_class(labels: Sequence[str]) -> dict[str, str]:
+    """Return a line for the plan on the class whose F1 is taken, where there are two."""
+    return {"f1": f"of {labels[1]!r}, the second of the two labels"} if len(labels) == TWO else {}
 
 
 def multilabel_f1(**options: Any) -> "evaluate.Metric":

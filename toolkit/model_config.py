@@ -2,9 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from toolkit.config import at_least, execution
+
+ADAPTERS = "adapter_config.json"
+"""The file of `peft` that tells a folder with adapters from one with a model."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,14 @@ class ModelConfig:
     """Keep few activations and compute the others again in the backward pass: less memory, a third more time."""
     lora: LoraConfig = LoraConfig()
     """Adapters instead of all weights."""
+
+    @property
+    def trains(self) -> Literal["new", "pretrained", "adapters"]:
+        """What is trained: new weights, those of a model that was trained before, or adapters beside them."""
+        if self.name is None:
+            return "new"
+        has_adapters = self.lora.rank is not None or (Path(self.name) / ADAPTERS).is_file()
+        return "adapters" if has_adapters else "pretrained"
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""

@@ -10,8 +10,17 @@ import torch
 from toolkit.adapters import add_adapters, base_of, check_blocks, load_adapters, quantization
 from toolkit.embedded_models import encoder
 from toolkit.errors import UserError
+from toolkit.model_changes import (
+    about_experts,
+    about_padding,
+    remark,
+    set_dropout,
+    set_dropout_layers,
+    without_layer_drop,
+)
 from toolkit.model_config import ModelConfig
-from toolkit.model_errors import cannot_load, no_attention
+from toolkit.model_errors import cannot_load, misplaced, no_attention, wrong_generation
+from toolkit.weights import is_of_head
 
 NAMED = 5
 
@@ -27,6 +36,9 @@ class Architecture:
     head: str
     """What it has for that, such as "a sequence classification head"."""
 
+    encodes: bool = False
+    """Whether it reads texts in both directions, so that padding has to be hidden from it."""
+
     @property
     def loader(self) -> Any:
         """The class itself; to import it takes seconds."""
@@ -36,14 +48,23 @@ class Architecture:
 
 
 SEQUENCE_CLASSIFIER = Architecture(
-    "AutoModelForSequenceClassification", "classify texts", "a sequence classification head"
+    "AutoModelForSequenceClassification", "classify texts", "a sequence classification head", encodes=True
 )
-TOKEN_CLASSIFIER = Architecture("AutoModelForTokenClassification", "tag tokens", "a token classification head")
-QUESTION_ANSWERER = Architecture("AutoModelForQuestionAnswering", "mark answers in a text", "a question answering head")
-SEQ2SEQ_MODEL = Architecture("AutoModelForSeq2SeqLM", "turn one text into another", "an encoder and a decoder")
+TOKEN_CLASSIFIER = Architecture(
+    "AutoModelForTokenClassification", "tag tokens", "a token classification head", encodes=True
+)
+QUESTION_ANSWERER = Architecture(
+    "AutoModelForQuestionAnswering", "mark answers in a text", "a question answering head", encodes=True
+)
+SEQ2SEQ_MODEL = Architecture(
+    "AutoModelForSeq2SeqLM", "turn one text into another", "an encoder and a decoder", encodes=True
+)
 CAUSAL_MODEL = Architecture("AutoModelForCausalLM", "continue texts", "a causal language modelling head")
-MASKED_MODEL = Architecture("AutoModelForMaskedLM", "fill in masked words", "a masked language modelling head")
-TEXT_ENCODER = Architecture("AutoModel", "represent texts", "an encoder")
+MASKED_MODEL = Architecture(
+    "AutoModelForMaskedLM", "fill in masked words", "a masked language modelling head", encodes=True
+)
+TEXT_ENCODER = Architecture("AutoModel", "represent texts", "an encoder", encodes=True)
+IMAGES_AND_TEXTS = Architecture("AutoModelForZeroShotImageClassification", "compare images with texts", "two encoders")
 IMAGE_CLASSIFIER = Architecture("AutoModelForImageClassification", "classify images", "an image classification head")
 
 
@@ -85,6 +106,7 @@ def load_model(
             module: torch.nn.Module = architecture.loader.from_config(new, attn_implementation=config.attention)
         except (ValueError, ImportError) as error:
             raise UserError(no_attention(config, error)) from None
+        set_dropout_layers(module, config.dropout)
         return ready(module.to(dtype), config)
     config, adapters = base_of(config, trained if only is None else only)
     own = model_settings(config)
@@ -98,9 +120,12 @@ def load_model(
     labels = dict(own.id2label or {})
     own.update(dict(settings or {}))
     set_dropout(own, config.dropout)
+    remarks = without_layer_drop(own) | about_experts(own)
     if torch.get_default_device().type == "meta":
         # Another process reads the weights and sends them.
         bare: torch.nn.Module = architecture.loader.from_config(own, dtype=dtype, attn_implementation=config.attention)
+        set_dropout_layers(bare, config.dropout)
+        remark(bare, remarks)
         return ready(bare, config)
     try:
         module, info = architecture.loader.from_pretrained(
@@ -118,9 +143,12 @@ def load_model(
     except (OSError, ValueError, RuntimeError, SafetensorError, ImportError) as error:
         if config.attention is not None and "attention" in str(error).lower():
             raise UserError(no_attention(config, error)) from None
-        raise UserError(cannot_load("weights", config, error)) from None
+        raise UserError(wrong_generation(config) or cannot_load("weights", config, error)) from None
+    check_input(config, module, architecture)
     new = check_weights(config, module, info, architecture, trained)
     check_blocks(module, config)
+    set_dropout_layers(module, config.dropout)
+    remark(module, remarks | (about_padding(module) if architecture.encodes else {}))
     if architecture is TEXT_ENCODER:
         new = []  # a pooler, which is not used
     if config.lora.rank is not None or adapters is not None:
@@ -162,7 +190,7 @@ def saved_labels(config: ModelConfig, architecture: Architecture = SEQUENCE_CLAS
         return None
     if settings.problem_type == "regression":
         return []
-    names = [settings.id2label[number] for number in sorted(settings.id2label)]
+    names = [name for _, name in sorted((settings.id2label or {}).items())]
     return None if names == [f"LABEL_{number}" for number in range(len(names))] else names
 
 
@@ -187,6 +215,8 @@ def model_settings(config: ModelConfig) -> Any:
     config, _ = base_of(config, only=False)
     assert config.name is not None
     folder = Path(config.name)
+    if (hint := misplaced(folder)) is not None:
+        raise UserError(hint)
     if folder.is_file() or (
         not folder.exists() and (config.name.startswith((".", "/", "~")) or config.name.count("/") > 1)
     ):
@@ -203,8 +233,21 @@ def model_settings(config: ModelConfig) -> Any:
         raise UserError(cannot_load("configuration", config, error)) from None
 
 
+def reads_both_ways(settings: Any) -> bool:
+    """Return whether a model fills in masked words: as it is it sees the text that it would have to continue.
+
+    Most such models also come with a class that continues texts.
+    """
+    return type(settings) in MASKED_MODEL.loader._model_mapping and not getattr(settings, "is_decoder", False)
+
+
 def sequence_classifier(
-    config: ModelConfig, labels: Sequence[str], kind: str, vocabulary: int, trained_head: bool = False
+    config: ModelConfig,
+    labels: Sequence[str],
+    kind: str,
+    vocabulary: int,
+    trained_head: bool = False,
+    padding: int | None = None,
 ) -> torch.nn.Module:
     """Return an encoder with a classification head.
 
@@ -214,6 +257,7 @@ def sequence_classifier(
         kind: single, multi or regression.
         vocabulary: the number of tokens that the tokenizer knows.
         trained_head: the head has to come with the weights, as it does when nothing is trained.
+        padding: the tokenizer's padding token, for a model that names none and reads a text by its last token.
 
     Raises:
         UserError: the folder or id holds no such model, no weights in a safe format, or weights of another one.
@@ -223,13 +267,16 @@ def sequence_classifier(
         "multi": "multi_label_classification",
         "regression": "regression",
     }[kind]
-    known = model_settings(config).problem_type if trained_head and config.name is not None else None
+    own = model_settings(config) if config.name is not None else None
+    known = own.problem_type if trained_head and own is not None else None
     if known not in (None, problem):
         raise UserError(
             f"{config.name} was trained for {known.replace('_', ' ')}, and the labels here are for {problem.replace('_', ' ')}; "
             "say with --data.kind what the labels are (single, multi, regression), or name another model"
         )
     settings = {**labels_of_head(list(labels) or ["value"]), "problem_type": problem}
+    if own is not None and padding is not None and own.get_text_config().pad_token_id is None:
+        settings["pad_token_id"] = padding
     return load_model(
         config, SEQUENCE_CLASSIFIER, encoder, vocabulary=vocabulary, settings=settings, trained=trained_head
     )
@@ -253,12 +300,10 @@ def check_weights(
 
     A pooler counts as part of the head: models that were trained on masked words alone come without one.
     """
-    base = str(getattr(module, "base_model_prefix", ""))
     strange = sorted(
         {str(key[0] if isinstance(key, tuple) else key) for key in (*info["missing_keys"], *info["mismatched_keys"])}
     )
-    inside = f"{base}." if getattr(module, base, None) is not None and getattr(module, base) is not module else ""
-    in_base = [key for key in strange if key.startswith(inside) and "pooler." not in key]
+    in_base = [key for key in strange if not is_of_head(module, key) and "pooler." not in key]
     if in_base:
         named = ", ".join(in_base[:NAMED]) + (f" and {len(in_base) - NAMED} more" if len(in_base) > NAMED else "")
         raise UserError(
@@ -294,23 +339,12 @@ def check_head(config: ModelConfig, adapters: Path | None, new: Sequence[str], r
     )
 
 
-def set_dropout(settings: Any, probability: float | None) -> None:
-    """Set every dropout probability of a Transformers configuration.
-
-    Raises:
-        UserError: the configuration has none to set.
-    """
-    if probability is None:
-        return
-    # `classifier_dropout` and the like are null where they follow another one.
-    keys = [
-        k
-        for k, v in settings.to_dict().items()
-        if "drop" in k and "layer" not in k and (v is None or isinstance(v, float | int))
-    ]
-    if not keys:
+def check_input(config: ModelConfig, module: Any, architecture: Architecture) -> None:
+    """Refuse a model that has the right class and takes something else than this task's texts or images."""
+    wanted = "pixel_values" if architecture is IMAGE_CLASSIFIER else "input_ids"
+    takes = str(getattr(module, "main_input_name", wanted))
+    if takes != wanted:
         raise UserError(
-            f"model.dropout is {probability}, but a {settings.model_type} model has no dropout; leave it out"
+            f"model.name is {config.name!r}, whose {type(module).__name__} takes {takes}, and not the {wanted} of a "
+            f"task that is to {architecture.purpose}; give another model"
         )
-    for key in keys:
-        setattr(settings, key, probability)

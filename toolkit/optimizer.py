@@ -61,8 +61,8 @@ def build_optimizer(config: OptimConfig, model: torch.nn.Module) -> torch.optim.
     if config.name == "sgd":
         spread = any(isinstance(parameter, DTensor) for parameter in trainable)
         kind = SpreadSGD if spread else torch.optim.SGD
-        return kind(groups, lr=config.lr, momentum=config.betas[0], fused=True)
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+        return kind(groups, lr=config.rate, momentum=config.betas[0], fused=True)
+    return torch.optim.AdamW(groups, lr=config.rate, betas=config.betas, eps=config.eps, fused=True)
 
 
 def begin_averages(optimizer: torch.optim.Optimizer) -> None:

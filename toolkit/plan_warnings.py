@@ -3,6 +3,8 @@
 import os
 from collections.abc import Mapping
 
+from toolkit.learning_rates import trained, unusual_rate
+from toolkit.model_config import ModelConfig
 from toolkit.runtime import usable_cores
 from toolkit.schedules import warmup_steps
 from toolkit.training import Training
@@ -22,9 +24,19 @@ def warnings_of(training: Training) -> list[str]:
     if warmup >= training.total_steps > 1:
         found.append(
             f"the warm-up takes {warmup:,} steps (optim.warmup) and the run {training.total_steps:,}, so that the learning rate never "
-            f"reaches {config.optim.lr:g}; give a shorter warm-up, or more epochs"
+            f"reaches {config.optim.rate:g}; give a shorter warm-up, or more epochs"
         )
+    # Which rates suit a network of the recipe's own, nobody knows: 0.05 is fine for a few weights.
+    if isinstance(getattr(config, "model", None), ModelConfig) and (
+        unusual := unusual_rate(config.optim.rate, trained(config), config.optim.name)
+    ):
+        found.append(unusual)
     cores, local = usable_cores(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if training.task.workers * local > cores:
+        found.append(
+            f"data.workers is {training.task.workers}, and {local} process(es) with so many each share {cores} usable "
+            f"core(s) of this machine, so that they wait for each other; give {cores // local}"
+        )
     if training.runtime.device.type == "cpu" and local * training.runtime.threads > cores:
         found.append(
             f"{local} process(es) with {training.runtime.threads} thread(s) each share {cores} usable core(s) of this machine and will wait "

@@ -1,6 +1,8 @@
 """From a task to something that can be trained: model, optimizer and loader, prepared by Accelerate."""
 
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -13,7 +15,8 @@ from toolkit.agreement import compare_data, compare_models, digests_of_data
 from toolkit.config import Config
 from toolkit.cut import accumulation
 from toolkit.errors import UserError
-from toolkit.first_batch import active_dropout, batch_norms, check_first_batch
+from toolkit.first_batch import active_dropout, batch_norms, named, parts_of, unused_parameters, without_gradient
+from toolkit.learning_rates import about_rate, with_learning_rate
 from toolkit.loading import MicroBatches, MicroBatchSampler, build_loader
 from toolkit.loss_rule import check_loss_rule
 from toolkit.model_from_main import build_on_main, shard_from_main
@@ -31,6 +34,7 @@ from toolkit.spreading import whole_weights
 from toolkit.task import JointLoss, Task
 from toolkit.tensor_parallel import split_layers
 from toolkit.training import Training
+from toolkit.weights import freeze, parameter_names
 
 # On CPU one more pass through a model costs about as much as so many elements of padding; a GPU is kept waiting by small
 # micro-batches, and is given them only where memory demands it.
@@ -40,17 +44,43 @@ AVERAGES = {"adamw": 2, "sgd": 1}
 TORCHRUN_GRACE = 30.0
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What a training is made of, once Accelerate has prepared it."""
+
+    model: torch.nn.Module
+    optimizer: AcceleratedOptimizer
+    loader: Any
+    frozen: str | None
+    """The digest of the weights that are not trained, in the main process."""
+    saved_bytes: int = 0
+    """What the saved model takes on the disk, where it was tried, in the main process."""
+
+
 def prepare(
-    task: Task, config: Config, runtime: Runtime, first_step: int = 0, folder: RunFolder | None = None
+    task: Task,
+    config: Config,
+    runtime: Runtime,
+    first_step: int = 0,
+    unused: Sequence[str] = (),
+    folder: RunFolder | None = None,
 ) -> Training:
     """Build the model and everything around it, and try one micro-batch without changing anything.
 
-    The loader begins at `first_step`; weights and optimizer are those of the beginning. With a `folder` the export of the
-    model is tried there, and the loss is held against its rule.
+    Weights and optimizer are those of the beginning.
+
+    Args:
+        task: what is trained.
+        config: how.
+        runtime: where.
+        first_step: the loader begins there.
+        unused: parameters that an earlier start of this run has found to be unused, and frozen.
+        folder: the export of the model is tried there, and the loss is held against its rule; None tries neither.
 
     Raises:
         UserError: the configuration does not fit the data or the number of processes, or the model can't be trained.
     """
+    config = with_learning_rate(config)
     # Once per machine: it may mean to read all of the data.
     reads = runtime.accelerator.is_local_main_process
     digests = runtime.together(lambda: digests_of_data(task) if reads else {})
@@ -58,17 +88,6 @@ def prepare(
     runtime.together(lambda: check_fit(task, config, runtime))
     order = ShuffledOrder(len(task.train), config.batch.size, config.seed)
     total = total_steps(config, len(task.train))
-    model = runtime.together(lambda: build_model(task, config, runtime))
-    compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
-    # Before the weights are spread: here the main process holds all of them.
-    saved_bytes, warnings = 0, []
-    if folder is not None and task.export is not None:
-        export, results = task.export, results_for_export(task, config, {"loss": 0.0}, {}, 0)
-        saved_bytes, intact = runtime.on_main(lambda: try_export(export, model, folder, results))
-        if not intact:
-            model = runtime.together(lambda: build_model(task, config, runtime) if runtime.is_main else model)
-    frozen = digest_of_frozen(model) if runtime.is_main else None
-    runtime.together(lambda: spread(model, runtime), talking=True)
     sampler = MicroBatchSampler(
         order,
         task.train,
@@ -81,17 +100,28 @@ def prepare(
         call_cost=CALL_COST_ON_CPU if runtime.device.type == "cpu" and not isinstance(task.loss, JointLoss) else None,
     )
     loader = build_loader(sampler, task, config.seed, order.steps_per_epoch, pinned=runtime.has_own_memory)
-    model, optimizer, loader = prepare_together(model, config, loader, runtime)
+    built = build_and_prepare(task, config, runtime, loader, unused, folder)
+    warnings: list[str] = []
     mine = next(islice(sampler, runtime.data_parallel_rank, None), None)
     if mine is not None:  # None where all steps were done before this start
         batches = MicroBatches(task.train, task, config.seed, order.steps_per_epoch)
         batch = runtime.together(lambda: batches.__getitems__(mine))
         runtime.doing("trying the first micro-batch", first_step + 1, patient=True, batch=batch)
-        runtime.together(lambda: check_first_batch(task, runtime, model, batch), talking=True)
+        without = runtime.together(lambda: without_gradient(task, runtime, built.model, batch), talking=True)
+        lacking = runtime.gather_all(without)
+        found = runtime.together(lambda: unused_parameters(runtime.accelerator.unwrap_model(built.model), lacking))
+        if found:
+            # Begun again, as if that had been known: distributed data parallel counts the gradients that it waits for
+            # when it wraps a model, and the digest of frozen weights needs them whole. The first model goes before.
+            unused, saved_bytes = sorted({*unused, *found}), built.saved_bytes
+            del built
+            runtime.accelerator.free_memory()
+            runtime.doing(PREPARING, patient=True)
+            built = replace(build_and_prepare(task, config, runtime, loader, unused), saved_bytes=saved_bytes)
         if (
             folder is not None
             and not isinstance(task.loss, JointLoss)
-            and (warning := check_loss_rule(task, runtime, model, batches, mine))
+            and (warning := check_loss_rule(task, runtime, built.model, batches, mine))
         ):
             warnings.append(warning)
         runtime.doing(PREPARING, patient=True)
@@ -100,17 +130,41 @@ def prepare(
         task,
         config,
         runtime,
-        model,
-        optimizer,
-        loader,
+        built.model,
+        built.optimizer,
+        built.loader,
         order,
         total,
         first_step,
         data=digests,
-        frozen=frozen,
-        saved_bytes=saved_bytes,
+        frozen=built.frozen,
+        unused=unused,
+        saved_bytes=built.saved_bytes,
         warnings=warnings,
     )
+
+
+def build_and_prepare(
+    task: Task,
+    config: Config,
+    runtime: Runtime,
+    loader: Any,
+    unused: Sequence[str],
+    folder: RunFolder | None = None,
+) -> Prepared:
+    """Build the model, spread it, and have Accelerate prepare it; with a `folder` its export is tried there before."""
+    model = runtime.together(lambda: build_model(task, config, runtime, unused))
+    compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
+    # Before the weights are spread: here the main process holds all of them.
+    saved_bytes = 0
+    if folder is not None and task.export is not None:
+        export, results = task.export, results_for_export(task, config, {"loss": 0.0}, {}, 0)
+        saved_bytes, intact = runtime.on_main(lambda: try_export(export, model, folder, results))
+        if not intact:
+            model = runtime.together(lambda: build_model(task, config, runtime, unused) if runtime.is_main else model)
+    frozen = digest_of_frozen(model) if runtime.is_main else None
+    runtime.together(lambda: spread(model, runtime), talking=True)
+    return Prepared(*prepare_together(model, config, loader, runtime), frozen, saved_bytes)
 
 
 def spread(model: torch.nn.Module, runtime: Runtime) -> None:
@@ -182,7 +236,7 @@ def whole_model(training: Training) -> torch.nn.Module | None:
     trained = whole_weights(training.model, runtime)
     if not runtime.is_main:
         return None
-    model = build_model(task, training.config, runtime)
+    model = build_model(task, training.config, runtime, training.unused)
     places = model.state_dict(keep_vars=True)
     filled = {id(places[name]) for name in trained}
     lacking = [name for name, place in places.items() if id(place) not in filled]
@@ -192,10 +246,11 @@ def whole_model(training: Training) -> torch.nn.Module | None:
     return model
 
 
-def build_model(task: Task, config: Config, runtime: Runtime) -> torch.nn.Module:
-    """Return the task's module, with new weights drawn from the seed alone, in training mode."""
+def build_model(task: Task, config: Config, runtime: Runtime, unused: Sequence[str] = ()) -> torch.nn.Module:
+    """Return the task's module in training mode, new weights drawn from the seed alone, and `unused` ones frozen."""
     runtime.seed(seed_for(config.seed, "new weights"))
     model = build_on_main(lambda: task.model(runtime), runtime).train()
+    freeze(model, unused)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError("the model has no trainable parameter; leave at least one with requires_grad")
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}
@@ -263,21 +318,33 @@ def plan(training: Training) -> dict[str, str]:
         facts["steps"] += f"; {training.first_step:,} are done, {training.total_steps - training.first_step:,} are left"
     facts["checkpoints"] = checkpoint_facts(training)
     facts["optimizer"] = (
-        f"{optim.name}, lr {optim.lr:g}, {warmup_steps(optim, training.total_steps):,} warm-up steps, then {optim.schedule}; "
+        f"{optim.name}, {about_rate(config)}, {warmup_steps(optim, training.total_steps):,} warm-up steps, "
+        f"then {optim.schedule}; "
         f"weight decay {optim.weight_decay:g}, clip {optim.clip if optim.clip is not None else 'off'}"
     )
     dtypes = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters}))
     facts["parameters"] = f"{sum(p.numel() for p in parameters):,} ({trainable:,} trainable), {dtypes}"
+    if training.unused:
+        module = runtime.accelerator.unwrap_model(training.model)
+        size = sum(p.numel() for p, name in parameter_names(module).items() if name in training.unused)
+        parts = named(parts_of(module, training.unused))
+        facts["frozen"] = (
+            f"{len(training.unused)} tensor(s) of {size:,} parameters that this task leaves unused: {parts}"
+        )
     facts["device"] = f"{runtime.device.type}, mixed precision {runtime.precision}" + (
         f", {runtime.threads} thread(s) per process"
         if runtime.device.type == "cpu" or runtime.strategy.offloaded or config.threads is not None
         else ""
     )
+    if task.workers:
+        facts["workers"] = f"{task.workers} per process fetch and collate"
     if runtime.size > 1 or runtime.strategy.spreads:
         facts["strategy"] = runtime.strategy.description
     if runtime.strategy.sharded:
         facts["strategy"] += f", in {units(training.model)} unit(s) that are gathered one after another"
     facts["launch file"] = runtime.launch.description
+    for part in training.model.modules():
+        facts |= getattr(part, "plan_remarks", {})
     dropout = active_dropout(training.model)
     if dropout:
         facts["note"] = f"dropout {dropout:g}: numbers repeat on the same topology only"

@@ -37,12 +37,12 @@ def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
     """
     warmup = warmup_steps(config, total_steps)
     if step < warmup:
-        return config.lr * (step + 1) / warmup
+        return config.rate * (step + 1) / warmup
     progress = (step - warmup) / max(1, total_steps - warmup)
     match config.schedule:
         case "linear":
-            return config.lr * (1 - progress)
+            return config.rate * (1 - progress)
         case "cosine":
-            return config.lr * (1 + cos(pi * progress)) / 2
+            return config.rate * (1 + cos(pi * progress)) / 2
         case "constant":
-            return config.lr
+            return config.rate

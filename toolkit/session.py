@@ -102,7 +102,8 @@ class Session:
         changed = runtime.on_main(lambda: self.what_changed(start, config, made_with))
         runtime.doing(PREPARING, patient=True)
         tries = config.rehearse and start.step == 0
-        training = prepare(task, config, runtime, start.step, folder if tries else None)
+        unused = start.state.get("unused", ())
+        training = prepare(task, config, runtime, start.step, unused, folder if tries else None)
         training.starts = [*start.starts, {"first_step": start.step + 1, "started": now(), **made_with}]
         progress = self.progress = Progress(steps=start.step)
         module = runtime.accelerator.unwrap_model(training.model)

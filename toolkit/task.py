@@ -84,7 +84,8 @@ class Task:
     """Everything that the loop asks of a recipe."""
 
     model: Callable[[ModelContext], torch.nn.Module]
-    """Returns the module to train. It is called with the random generators seeded alike in every process."""
+    """Returns the module to train. It is called with the random generators seeded alike in every process. What a module
+    says in a mapping `plan_remarks`, a name and a text each, is shown in the plan."""
     train: Source
     """The training samples."""
     collate: Callable[[list[Any]], Batch]

@@ -1,6 +1,6 @@
 """One run in memory: what `prepare` made, and where the run stands."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,8 @@ class Training:
     """The digests of the training and the evaluation data."""
     frozen: str | None = None
     """The digest of the weights that are not trained, in the main process."""
+    unused: Sequence[str] = ()
+    """The parameters that are frozen because the task leaves them unused."""
     warnings: list[str] = field(default_factory=list)
     """What looks like a mistake, for the user."""
     saved_bytes: int = 0
@@ -105,6 +107,7 @@ def state_of(training: Training, progress: Progress) -> dict[str, Any]:
         "processes": training.runtime.size,
         "data": training.data,
         "frozen": training.frozen,
+        "unused": list(training.unused),
         "starts": list(training.starts),
     }
 

@@ -10,6 +10,7 @@ from toolkit.console import Voice
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluate_only import evaluate_only
 from toolkit.launch import launched
+from toolkit.learning_rates import with_learning_rate
 from toolkit.memory import OutOfMemoryError, lack_of, lacks_memory, told
 from toolkit.resume import begun_anew, begun_in, changed_settings, listed
 from toolkit.run_folder import RunFolder
@@ -32,6 +33,7 @@ def carry_out(
         UserError: something that the user can fix, told in every process.
         Preempted: the run stopped on request, in every process.
     """
+    config = with_learning_rate(config)
     runtime = runtime or start_runtime(config)
     voice = Voice(runtime.is_main)
     try:

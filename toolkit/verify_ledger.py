@@ -147,7 +147,7 @@ def check_rates(ledger: LedgerFound, expected: Expected | None, lacking: str) ->
     for row in ledger.rows:
         rate = learning_rate(optim, row.step - 1, total) if is_count(row.step) else math.nan
         found = row.learning_rate
-        if not isinstance(found, int | float) or not abs(found - rate) <= SAME_RATE * optim.lr:
+        if not isinstance(found, int | float) or not abs(found - rate) <= SAME_RATE * optim.rate:
             wrong.append(row.step)
     if wrong:
         return Finding("learning rates", problems=(f"{several('step', wrong)}: another one than config.yaml leads to",))

@@ -1,7 +1,8 @@
 """What a model holds, by the names that its own code gives it, however it was wrapped or sharded since."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from typing import Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -11,6 +12,9 @@ from toolkit.pieces import as_bytes as as_bytes
 
 WRAPPERS = {"_checkpoint_wrapped_module", "_orig_mod"}
 """Parts of names that activation checkpointing and compilation put in."""
+
+HEADS = ("classifier", "qa_outputs", "score", "head", "fc")
+"""What heads are called."""
 
 
 def canonical(name: str) -> str:
@@ -22,6 +26,23 @@ def parameter_names(model: torch.nn.Module) -> dict[torch.Tensor, str]:
     """Return the name of every parameter; one that stands twice in a model has one name."""
     rest(model)
     return {parameter: canonical(name) for name, parameter in model.named_parameters()}
+
+
+def freeze(model: torch.nn.Module, names: Iterable[str]) -> None:
+    """Have these parameters not be trained."""
+    unwanted = set(names)
+    for parameter, name in parameter_names(model).items():
+        if name in unwanted:
+            parameter.requires_grad_(False)
+
+
+def is_of_head(model: Any, name: str) -> bool:
+    """Return whether a name in a model of Transformers is of its head: of what a task adds to the base model."""
+    base = getattr(model, model.base_model_prefix, None)
+    if isinstance(base, torch.nn.Module) and base is not model:
+        return not name.startswith(f"{model.base_model_prefix}.")
+    # CLIP, for one, classifies images by a part of its base model.
+    return name.partition(".")[0] in HEADS
 
 
 def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:

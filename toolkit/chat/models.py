@@ -7,8 +7,10 @@ import torch
 
 from toolkit.chat.template import CHAT
 from toolkit.embedded_models import causal
+from toolkit.errors import UserError
+from toolkit.model_changes import settle_generation
 from toolkit.model_config import ModelConfig
-from toolkit.models import CAUSAL_MODEL, check_architecture, load_model, model_settings
+from toolkit.models import CAUSAL_MODEL, check_architecture, load_model, model_settings, reads_both_ways
 
 UNKNOWN = 10**9
 """A tokenizer that knows no limit says 10**30."""
@@ -50,6 +52,7 @@ def chat_model(config: ModelConfig, vocabulary: int, stops: Sequence[int], only:
     module.generation_config.eos_token_id = sorted({*own, *stops})
     if module.generation_config.pad_token_id is None:
         module.generation_config.pad_token_id = stops[0]
+    settle_generation(module, config)
     adapted: torch.nn.Module = module
     return adapted
 
@@ -58,12 +61,18 @@ def longest_chat(config: ModelConfig, tokenizer: Any) -> int | None:
     """Return the most tokens that model and tokenizer take, or None if neither says.
 
     Raises:
-        UserError: the model is not to be had, or can't continue texts.
+        UserError: the model is not to be had, or is no causal language model.
     """
     limits = [int(tokenizer.model_max_length)] if tokenizer.model_max_length < UNKNOWN else []
     if config.name is None:
         return min([*limits, CHAT.max_length])
     settings = model_settings(config)
     check_architecture(config, settings, CAUSAL_MODEL)
+    if settings.is_encoder_decoder or reads_both_ways(settings):
+        how = "has an encoder beside its decoder" if settings.is_encoder_decoder else "reads a text in both directions"
+        raise UserError(
+            f"model.name is {config.name!r}, a {settings.model_type} model, which {how} and so is no causal language "
+            "model; give one that only continues texts, such as a Llama or a Qwen"
+        )
     positions = getattr(settings.get_text_config(), "max_position_embeddings", None)
     return min([*limits, *([int(positions)] if positions else [])], default=None)

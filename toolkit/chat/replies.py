@@ -24,7 +24,7 @@ class GenerateConfig:
     """The `generate` section: how replies are asked for in an evaluation."""
 
     tokens: int = 64
-    """Let the model reply in evaluations, with at most so many tokens, always the likeliest; 0 measures the loss alone."""
+    """Let the model reply in evaluations, with at most so many tokens, without sampling; 0 measures the loss alone."""
     samples: int | None = 300
     """Ask for a reply to so many of the evaluation samples, spread over all of them; null asks all."""
     final_answer: str | None = None
@@ -143,7 +143,7 @@ class Replies:
 
     @torch.no_grad()
     def predict(self, model: torch.nn.Module, batch: Batch) -> list[str]:
-        """Return the likeliest reply to each sample that is asked for one, and an empty text for the others."""
+        """Return the reply to each sample that is asked for one, and an empty text for the others."""
         replies = [""] * len(batch["prompts"])
         groups: dict[int, dict[int, int]] = {}
         for row, prompt in enumerate(batch["prompts"].tolist()):
@@ -169,10 +169,18 @@ class Replies:
         mask = torch.zeros_like(given)
         for place, (row, length) in enumerate(prompts.items()):
             given[place, -length:], mask[place, -length:] = ids[row, :length], 1
+        # The rest is the model's own: whoever asks the saved model without sampling gets the same replies.
         greedy = GenerationConfig(
-            do_sample=False, num_beams=1, max_new_tokens=room, eos_token_id=self.stops, pad_token_id=self.stops[0]
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=room,
+            eos_token_id=self.stops,
+            pad_token_id=self.stops[0],
+            num_return_sequences=1,
+            return_dict_in_generate=False,
         )
-        made = model.generate(input_ids=given, attention_mask=mask, generation_config=greedy)[:, longest:]
+        asked = {"input_ids": given, "attention_mask": mask, "generation_config": greedy, "tokenizer": self.tokenizer}
+        made = model.generate(**asked)[:, longest:]
         return {row: self.decoded(tokens) for row, tokens in zip(prompts, made.tolist(), strict=True)}
 
     def decoded(self, tokens: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from toolkit.errors import UserError
 from toolkit.export import pretrained_folder
 from toolkit.losses import full_precision, output_of
 from toolkit.model_config import ModelConfig
-from toolkit.models import TEXT_ENCODER, load_model, model_settings
+from toolkit.models import IMAGES_AND_TEXTS, TEXT_ENCODER, load_model, model_settings
 
 Pooling = Literal["mean", "cls"]
 MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
@@ -30,7 +30,7 @@ class EmbeddingModelConfig(ModelConfig):
 
 
 def embedding_model(config: EmbeddingModelConfig, vocabulary: int, only: bool = False) -> torch.nn.Module:
-    """Return the encoder; a pooler of its own, which nothing uses, is left as it is.
+    """Return the encoder.
 
     Args:
         config: which one.
@@ -40,16 +40,18 @@ def embedding_model(config: EmbeddingModelConfig, vocabulary: int, only: bool = 
     Raises:
         UserError: the model is not to be had, or is no encoder.
     """
-    if config.name is not None and model_settings(config).is_encoder_decoder:
+    own = model_settings(config) if config.name is not None else None
+    if own is not None and own.is_encoder_decoder:
         raise UserError(
             f"model.name is {config.name!r}, an encoder with a decoder, whose states are not those of the text alone; "
             "give an encoder, such as a BERT"
         )
-    module = load_model(config, TEXT_ENCODER, encoder, vocabulary=vocabulary, only=only)
-    for name, parameter in module.named_parameters():
-        if "pooler." in name:
-            parameter.requires_grad_(False)
-    return module
+    if own is not None and type(own) in IMAGES_AND_TEXTS.loader._model_mapping:
+        raise UserError(
+            f"model.name is {config.name!r}, a {own.model_type} model, which sees images beside texts; give an encoder "
+            "of texts alone, such as a BERT"
+        )
+    return load_model(config, TEXT_ENCODER, encoder, vocabulary=vocabulary, only=only)
 
 
 def embed(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], pooling: Pooling) -> torch.Tensor:
@@ -111,7 +113,9 @@ def embedding_folder(
 ) -> Callable[[torch.nn.Module, Path, Mapping[str, Any]], None]:
     """Return a task's `export`: a folder for `transformers.AutoModel` and for `sentence_transformers.SentenceTransformer`."""
     usage = 'Load it with `sentence_transformers.SentenceTransformer("<this folder>")`.'
-    write = pretrained_folder(tokenizer, max_length, "Sentence embeddings", "feature-extraction", usage)
+    write = pretrained_folder(
+        tokenizer, max_length, "Sentence embeddings", "feature-extraction", usage, "sentence-transformers"
+    )
 
     def export(module: Any, folder: Path, results: Mapping[str, Any]) -> None:
         write(module, folder, results)

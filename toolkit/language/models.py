@@ -8,7 +8,7 @@ import torch
 from toolkit.embedded_models import causal, encoder
 from toolkit.errors import UserError
 from toolkit.model_config import ModelConfig
-from toolkit.models import CAUSAL_MODEL, MASKED_MODEL, load_model, model_settings
+from toolkit.models import CAUSAL_MODEL, MASKED_MODEL, load_model, model_settings, reads_both_ways
 from toolkit.tokenizer import CAUSAL, ENCODER, EmbeddedTokenizer
 
 Objective = Literal["causal", "masked"]
@@ -26,15 +26,13 @@ def find_objective(config: ModelConfig, asked: Literal["auto", "causal", "masked
     if config.name is None:
         return "causal" if asked == "auto" else asked
     settings = model_settings(config)
-    kind = type(settings)
     if settings.is_encoder_decoder:
         raise UserError(
             f"model.name is {config.name!r}, a {settings.model_type} model with encoder and decoder; give a model that "
             "continues texts (causal), or one that fills in masked words (masked)"
         )
-    # Most encoders also come with a class that continues texts, but as they are they see the text that they should predict.
-    fills = kind in MASKED_MODEL.loader._model_mapping and not getattr(settings, "is_decoder", False)
-    continues = kind in CAUSAL_MODEL.loader._model_mapping and not fills
+    fills = reads_both_ways(settings)
+    continues = type(settings) in CAUSAL_MODEL.loader._model_mapping and not fills
     if not fills and not continues:
         raise UserError(
             f"model.name is {config.name!r}, a {settings.model_type} model, which is no language model; give one that "

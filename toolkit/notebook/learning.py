@@ -59,7 +59,7 @@ def overfit(training: Training, steps: int = 50, rate: float | None = None) -> O
     micro_batches = micro_batches_of(training, 0)
     taken = []
     with as_it_was(training):
-        constant = at_rate(training, rate or training.config.optim.lr)
+        constant = at_rate(training, rate or training.config.optim.rate)
         for step in range(steps + 1):
             taken.append(values_of(constant, step, micro_batches))
     losses, norms = zip(*taken, strict=True)

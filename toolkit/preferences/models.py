@@ -12,6 +12,7 @@ import torch
 from toolkit.adapters import has_adapters
 from toolkit.chat.models import causal_model
 from toolkit.errors import UserError
+from toolkit.export import pretrained_folder
 from toolkit.model_config import LoraConfig, ModelConfig
 from toolkit.preferences.reference import PolicyAndReference
 from toolkit.randomness import seed_for
@@ -124,9 +125,10 @@ def reference_record(
 
 
 def export_policy(
-    export: Callable[[Any, Path, Mapping[str, Any]], None], config: ModelConfig, reference: str | None, seed: int
+    tokens: Any, config: ModelConfig, reference: str | None, seed: int
 ) -> Callable[[Any, Path, Mapping[str, Any]], None]:
-    """Return a task's `export` that saves the policy alone, and a word on its reference."""
+    """Return a task's `export` that saves the policy alone, with its tokenizer, and a word on its reference."""
+    export = pretrained_folder(tokens, None, "Preferences (DPO)", "text-generation")
 
     def write(module: PolicyAndReference, folder: Path, results: Mapping[str, Any]) -> None:
         export(module.policy, folder, results)

@@ -13,7 +13,7 @@ from toolkit.task import Batch
 @dataclass(frozen=True)
 class GenerateConfig:
     beams: int = 1
-    """Continuations that are followed at once (beam search); 1 always takes the likeliest token."""
+    """Continuations that are followed at once (beam search); 1 takes the likeliest next token each time."""
     length_penalty: float | None = None
     """Beam search divides the log-probability of a text by its length to this power: above 0 favours long texts; null keeps the model's own."""
     max_length: int | None = None
@@ -50,6 +50,8 @@ def prepare_generation(module: Any, config: GenerateConfig, longest: int) -> Non
     # Sampling would make every evaluation another one; what only sampling reads would be warned of.
     settings.do_sample = False
     settings.temperature = settings.top_k = settings.top_p = None
+    # One text for each source, as a tensor.
+    settings.num_return_sequences, settings.return_dict_in_generate = 1, False
     if config.beams == 1:
         settings.early_stopping = False
         settings.length_penalty = None
@@ -63,6 +65,6 @@ def generated_texts(model: Any, batch: Batch, tokenizer: Any) -> list[str]:
     two tokens are likely to the last digits alike, another batch may take the other one.
     """
     with torch.no_grad():
-        ids = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        ids = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], tokenizer=tokenizer)
     texts = tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return [text.strip() for text in texts]

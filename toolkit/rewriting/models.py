@@ -9,6 +9,7 @@ from toolkit.attention_masks import padding_known
 from toolkit.embedded_models import seq2seq
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED, counted, summed_cross_entropy
+from toolkit.model_changes import settle_generation
 from toolkit.model_config import ModelConfig
 from toolkit.models import SEQ2SEQ_MODEL, check_architecture, load_model, model_settings
 from toolkit.rewriting.generation import GenerateConfig, prepare_generation
@@ -57,6 +58,7 @@ def seq2seq_model(
             "begins; add it to config.json"
         )
     prepare_generation(module, generate, longest)
+    settle_generation(module, config)
     return module  # type: ignore[no-any-return]
 
 
