@@ -20,7 +20,7 @@ LAYERS = {
         "rewriting.metrics tagging.metric_classes tagging.metrics"
     ),
     2: (
-        "agreement checkpoint console exchange launch ledger lockstep meeting model_from_main progress run_folder runtime saving "
+        "agreement checkpoint console exchange last_word launch ledger lockstep meeting model_from_main progress run_folder runtime saving "
         "sharding spreading strategy tensor_parallel watch"
     ),
     3: (

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
+# Far beyond any gain, and still far from what makes the OpenMP library crash.
+MOST_THREADS = 1024
+
 
 def execution(default: Any) -> Any:
     """Declare a field that says how a run is carried out, and so changes its speed or cadence but none of its numbers."""
@@ -189,8 +192,8 @@ class Config:
             yield from at_least(1, "steps", self.steps)
         if self.seed < 0:
             yield f"seed is {self.seed}; it must be 0 or greater"
-        if self.threads is not None:
-            yield from at_least(1, "threads", self.threads)
+        if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
+            yield f"threads is {self.threads}; it must be from 1 to {MOST_THREADS:,}, and more than the machine has cores only slow a run down"
 
 
 def at_least(lowest: int, name: str, value: int) -> Iterator[str]:

@@ -41,6 +41,7 @@ def fine_tune(
     module = sys.modules[config_class.__module__]
     recipe = Path(getattr(module, "__file__", None) or config_class.__name__.lower()).stem
     config: AnyConfig | None = None
+    pipes.prepare()
     try:
         config = settings_of(config_class, module.__doc__ or "", arguments, recipe)
         code = stays_stopped(config)
@@ -58,7 +59,9 @@ def fine_tune(
         code = USER_CAN_FIX
     except Preempted as stop:
         if is_main_process():
-            pipes.tell(
+            from toolkit.last_word import say_last
+
+            say_last(
                 f"\n{recipe}: stopped on request ({stop.reason}) after step {stop.step:,}, which has a sealed checkpoint; "
                 f"{next_command(config)} from there",
                 sys.stdout,
@@ -166,8 +169,10 @@ def report(recipe: str, config: Config | None, error: UserError) -> None:
         from toolkit.run_folder import leave_word_of_refusal
 
         leave_word_of_refusal(Path(config.output), error.problems)
+    from toolkit.last_word import say_last
+
     pipes.flush()
-    pipes.tell("\n".join(["", f"{recipe} can't go on:", *(f"  - {problem}" for problem in error.problems)]), sys.stderr)
+    say_last("\n".join(["", f"{recipe} can't go on:", *(f"  - {problem}" for problem in error.problems)]), sys.stderr)
 
 
 def speaks_for_its_machine(error: UserError) -> bool:

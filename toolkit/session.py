@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from toolkit import pipes
 from toolkit.checkpoint import digest_of_file
 from toolkit.config import Config
 from toolkit.console import Display, Voice, clock
@@ -20,6 +19,7 @@ from toolkit.errors import DEFECT, STOPPED, USER_CAN_FIX, Preempted, UserError
 from toolkit.evaluation import Evaluation
 from toolkit.exchange import Exchange
 from toolkit.former import bring_ledger, make_way
+from toolkit.last_word import say_last
 from toolkit.launch import agent
 from toolkit.ledger import Ledger
 from toolkit.loop import train
@@ -314,7 +314,7 @@ class Session:
                 with suppress(OSError):
                     self.record_failure(text, code=code)
             if not verdict.get("told"):
-                pipes.tell(f"\n{self.recipe} can't go on:\n  - {text}; {left}", sys.stderr)
+                say_last(f"\n{self.recipe} can't go on:\n  - {text}; {left}", sys.stderr)
             return code
         code = STOPPED if verdict.get("expired") and sealed else DEFECT
         with suppress(OSError):
@@ -323,7 +323,7 @@ class Session:
             else:
                 # An agent does not start again what was asked to stop.
                 self.record_failure(f"ended at once: {text}", agent=agent())
-        pipes.tell(f"\n{self.recipe}: ended at once ({text}); {left}", sys.stderr)
+        say_last(f"\n{self.recipe}: ended at once ({text}); {left}", sys.stderr)
         return code
 
 
