@@ -80,10 +80,9 @@ def test_at_a_shell_the_message_comes_once_and_last(command: list[str], tmp_path
     line = f"{sys.executable} {tmp_path / launcher} {tmp_path / 'recipe.py'}\n"
     leader, follower = pty.openpty()
     shell = subprocess.Popen(
-        ["bash", "--norc", "--noprofile", "-i"],
+        ["setsid", "--ctty", "bash", "--norc", "--noprofile", "-i"],
         **dict.fromkeys(("stdin", "stdout", "stderr"), follower),
         env=clean_environment(**environment, TERM="dumb", PS1="", LC_ALL="C.UTF-8"),
-        preexec_fn=lambda: os.login_tty(follower),
     )
     os.close(follower)
     os.write(leader, line.encode())
