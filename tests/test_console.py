@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from launching import TINY, clean_environment
+from launching import ROOT, TINY, clean_environment
 
+from toolkit import pipes
 from toolkit.console import Display, Voice, clock, figures
-from toolkit.ledger import LedgerRow
+from toolkit.ledger import LedgerRow, read_ledger
 
 
 def row(step: int, seconds: float, evaluation: dict[str, float] | None = None) -> LedgerRow:
@@ -78,3 +79,36 @@ def test_a_run_goes_on_where_nobody_reads_what_it_prints(tmp_path: Path) -> None
     os.close(writing)
     assert done.returncode == 0
     assert json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))["status"] == "finished"
+
+
+def test_a_run_whose_streams_are_closed_keeps_its_files_whole(tmp_path: Path) -> None:
+    """`>&- 2>&-`: the descriptors are free, and the next files that are opened would get them."""
+    words = [sys.executable, str(TINY), "--threads", "1", "--output", str(tmp_path / "run")]
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    assert subprocess.run([*closed, *words], env=clean_environment(), timeout=120, check=False).returncode == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))["status"] == "finished"
+    assert len(list(read_ledger(tmp_path / "run" / "ledger.jsonl"))) == 12
+
+
+def test_letters_that_a_stream_does_not_know_are_printed_as_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    pipes.prepare()
+    voice = Voice(is_main=True)
+    voice.facts("größer", {"Spalte": "Öl"})
+    voice.table("", ["Maß"], [["größer"]])
+    pipes.tell("label é", sys.stdout)
+    assert b"gr\\xf6\\xdfer\n" in written.getvalue()
+    assert b"Spalte  \\xd6l\n" in written.getvalue()
+    assert written.getvalue().endswith(b"label \\xe9\n")
+
+
+def test_status_of_a_folder_with_other_letters(tmp_path: Path) -> None:
+    folder = tmp_path / "größer"
+    folder.mkdir()
+    (folder / "run.json").write_text('{"status": "finished"}', encoding="utf-8")
+    command = [sys.executable, "-c", "from toolkit.commands import main; raise SystemExit(main())", "status", str(folder)]
+    latin = clean_environment(PYTHONIOENCODING="ascii")
+    done = subprocess.run(command, env=latin, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "gr\\xf6\\xdfer" in done.stdout
