@@ -150,6 +150,17 @@ class TimeoutConfig:
 
 
 @dataclass(frozen=True)
+class LogConfig:
+    every: int | None = execution(None)
+    """Print a line after every so many optimizer steps; null means every few seconds, and on a terminal a bar instead."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        if self.every is not None:
+            yield from at_least(1, "log.every", self.every)
+
+
+@dataclass(frozen=True)
 class Config:
     """A run, as far as all recipes agree on what a run is."""
 
@@ -163,6 +174,8 @@ class Config:
     """When the run is written down, so that it can be stopped and go on."""
     timeout: TimeoutConfig = TimeoutConfig()
     """How long the processes of a run wait for one that hangs or died."""
+    log: LogConfig = LogConfig()
+    """How often a run speaks; its ledger has every step in any case."""
     epochs: float | None = 3
     """Passes over the training data; give epochs or steps, not both."""
     steps: int | None = None

@@ -9,6 +9,7 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 
 from toolkit.config import Config
+from toolkit.console import Display
 from toolkit.joint import represent
 from toolkit.loading import LoadedMicroBatch, MicroBatchSampler, build_loader, started
 from toolkit.lockstep import Lockstep
@@ -87,7 +88,12 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def evaluate(
-    task: Task, config: Config, runtime: Runtime, model: torch.nn.Module, last: bool = False
+    task: Task,
+    config: Config,
+    runtime: Runtime,
+    model: torch.nn.Module,
+    last: bool = False,
+    display: Display | None = None,
 ) -> Evaluation | None:
     """Return loss and metrics over all evaluation samples, in every process; None if the run was asked to stop meanwhile.
 
@@ -97,6 +103,7 @@ def evaluate(
         runtime: where.
         model: the model as it was prepared.
         last: also score the task's trivial prediction, and show samples.
+        display: shows how far it is, in the main process.
 
     Raises:
         RuntimeError: the samples that came in are not each sample once; a defect.
@@ -145,6 +152,8 @@ def evaluate(
             gathered = runtime.counted(runtime.gather(held))
             runtime.on_main(lambda gathered=gathered: feed(collector, gathered))  # type: ignore[misc]
             held.clear()
+        if display is not None:
+            display.evaluated(number, order.steps_per_epoch)
     rest(model.train(was_training))
     doing("computing metrics", patient=True)
 

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from toolkit.cut import MicroBatch, cut
+from toolkit.errors import UserError
 from toolkit.order import Order
 from toolkit.randomness import seed_for
 from toolkit.stopping import held_back, leave_signals_to_the_run
@@ -22,7 +23,7 @@ class LoadedMicroBatch:
 
     plan: MicroBatch
     ids: tuple[int, ...]
-    """The samples that were really fetched; the ledger's fingerprint is taken of these, not of the plan."""
+    """The samples that were asked for; as many came. The ledger's fingerprint is taken of these."""
     batch: Batch
     units: int
     """What the loss is averaged over; 0 for a spare micro-batch."""
@@ -78,7 +79,13 @@ class MicroBatches(Dataset[LoadedMicroBatch]):
 
     def __getitems__(self, plan: MicroBatch) -> LoadedMicroBatch:
         """Return the micro-batch that was planned; torch's loader hands over what the batch sampler yielded."""
-        batch = self.task.collate(self.transformed(plan, self.source.fetch(plan.ids)))
+        samples = self.source.fetch(plan.ids)
+        if len(samples) != len(plan.ids):
+            raise UserError(
+                f"the source was asked for {len(plan.ids)} samples and returned {len(samples)} (the first id is {plan.ids[0]}); "
+                "fetch has to return one sample for each id, in their order"
+            )
+        batch = self.task.collate(self.transformed(plan, samples))
         # index() refuses a float: a weighted count would be cut off when it is added up.
         return LoadedMicroBatch(plan, plan.ids, batch, 0 if plan.spare else index(self.task.units(batch)))
 

@@ -10,6 +10,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 
 from toolkit.agreement import compare_data, compare_models, digests_of_data
 from toolkit.config import Config
+from toolkit.console import amount
 from toolkit.cut import accumulation
 from toolkit.errors import UserError
 from toolkit.first_batch import active_dropout, batch_norms, check_first_batch
@@ -215,13 +216,13 @@ def plan(training: Training) -> dict[str, str]:
     facts["samples"] = f"{len(task.train):,} for training{held_out}"
     group = "process(es)" if runtime.strategy.tensor == 1 else f"group(s) of {runtime.strategy.tensor} processes"
     facts["global batch"] = (
-        f"{size} = {processes} {group} x {fewest} micro-batch(es) of about {size / processes / fewest:.3g}"
+        f"{size} = {processes} {group} x {fewest} micro-batch(es) of about {amount(size / processes / fewest)}"
     )
     if by_length:
         finer = ", and into more where that saves padding" if runtime.device.type == "cpu" else ""
         facts["global batch"] += f", cut by length{finer}"
     facts["steps"] = (
-        f"{training.total_steps:,} ({training.total_steps / training.steps_per_epoch:.3g} epochs of {training.steps_per_epoch:,}), "
+        f"{training.total_steps:,} ({amount(training.total_steps / training.steps_per_epoch)} epochs of {training.steps_per_epoch:,}), "
         f"evaluation every {config.evaluate.every or training.steps_per_epoch:,}"
     )
     if training.first_step:

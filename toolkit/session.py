@@ -200,7 +200,8 @@ class Session:
         saver.best = training.standing.best.step if training.standing.best else None
         progress.ledger, progress.saver = ledger, saver
         try:
-            with Display(voice, training.total_steps, start.step) as display:
+            every, best = training.config.log.every, training.config.checkpoint.best.partition(" ")[2]
+            with Display(voice, training.total_steps, start.step, every=every, best=best) as display:
                 progress.display = display
                 return train(training, progress)
         finally:

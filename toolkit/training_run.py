@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from toolkit.config import Config
-from toolkit.console import Voice
+from toolkit.console import Display, Voice
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluation import evaluate
 from toolkit.launch import launched
@@ -162,7 +162,8 @@ def evaluate_saved(
     # No optimizer and no training batch: what does not fit the training is of no concern here.
     model = prepare_for_evaluation(task, chosen, runtime)
     voice.facts(f"{recipe}: evaluation only", {**task.facts, "samples": f"{len(task.evaluate):,}"})
-    evaluation = evaluate(task, chosen, runtime, model, last=True)
+    with Display(voice) as display:
+        evaluation = evaluate(task, chosen, runtime, model, last=True, display=display)
     assert evaluation is not None  # nobody listens to requests to stop here
     result = Result(evaluation.metrics, evaluation.baseline, 0, Path(str(config.output)))
     tell(result, voice)
