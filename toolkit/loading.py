@@ -1,5 +1,6 @@
 """Samples to batches: the sampler that plans the micro-batches, and the loader that fetches and collates them."""
 
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import index
@@ -103,12 +104,26 @@ class MicroBatches(Dataset[LoadedMicroBatch]):
         ]
 
 
+class Fetched(Dataset[LoadedMicroBatch | UserError]):
+    """Hands a `UserError` over as it is: raised in a worker it would come with the worker's trace for a message."""
+
+    def __init__(self, batches: MicroBatches) -> None:
+        self.batches = batches
+
+    def __getitems__(self, plan: MicroBatch) -> LoadedMicroBatch | UserError:
+        """Return the micro-batch that was planned, or what the user can mend about it."""
+        try:
+            return self.batches.__getitems__(plan)
+        except UserError as error:
+            return error
+
+
 def build_loader(
     sampler: MicroBatchSampler, task: Task, seed: int, steps_per_epoch: int | None = None
-) -> "DataLoader[LoadedMicroBatch]":
+) -> "DataLoader[LoadedMicroBatch | UserError]":
     """Return a loader of `LoadedMicroBatch`, still to be prepared by Accelerate; see `MicroBatches`."""
     return DataLoader(
-        MicroBatches(sampler.source, task, seed, steps_per_epoch),
+        Fetched(MicroBatches(sampler.source, task, seed, steps_per_epoch)),
         batch_sampler=sampler,  # type: ignore[arg-type]  # a MicroBatch stands where torch expects a list of indices
         collate_fn=as_it_is,
         num_workers=task.workers,
@@ -118,8 +133,25 @@ def build_loader(
     )
 
 
-def started(loader: "DataLoader[LoadedMicroBatch]") -> Iterator[LoadedMicroBatch]:
-    """Iterate over a loader; its workers, which are forked for the first batch, are deaf to requests to stop."""
+def started(loader: "DataLoader[LoadedMicroBatch | UserError]") -> Iterator[LoadedMicroBatch]:
+    """Iterate over a loader; its workers, which are forked for the first batch, are deaf to requests to stop.
+
+    Raises:
+        UserError: something about the samples that the user can mend.
+    """
+    try:
+        for loaded in forked(loader):
+            if isinstance(loaded, UserError):
+                raise loaded
+            yield loaded
+    except Exception as error:
+        # What the trace holds keeps the workers alive, and at its end the process would wait for them for ever.
+        traceback.clear_frames(error.__traceback__)
+        raise
+
+
+def forked(loader: "DataLoader[LoadedMicroBatch | UserError]") -> Iterator[LoadedMicroBatch | UserError]:
+    """Iterate over a loader, and hold signals back while its workers are forked."""
     batches = iter(loader)
     if loader.num_workers:
         with held_back():
