@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import ROOT
-from line import Line, Points, TwoHeads, squares, task
+from line import Forgetful, Line, Points, TwoHeads, squares, task
 from trial import Outcome, run_here, run_outside
 
 
@@ -46,17 +46,6 @@ def test_no_training_sample(folder: Path) -> None:
     run(folder, train=Nothing()).refused("there is no training sample")
 
 
-class Forgetful(Points):
-    """Loses a sample of each batch after so many."""
-
-    def __init__(self, whole: int) -> None:
-        self.whole = whole
-
-    def fetch(self, ids: Any) -> list[Any]:
-        self.whole -= 1
-        return super().fetch(ids)[self.whole < 0 :]
-
-
 FORGOTTEN = (
     "the source was asked for 4 samples and returned 3 (the first id is ",
     "fetch has to return one sample for each id, in their order",
@@ -75,8 +64,7 @@ IN_A_WORKER = f"""
 import gc, sys
 gc.disable()  # by chance it may free what keeps a worker alive
 sys.path.insert(0, {str(ROOT / "tests")!r})
-from line import Line, collate, task
-from test_bad_input_tasks import Forgetful
+from line import Forgetful, Line, collate, task
 from toolkit import fine_tune
 
 def defective(samples):
