@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = {
     0: (
-        "activity cache pipes columns command_line config cut diagnosis errors extras held_out model_config order outcome randomness "
+        "activity cache pipes columns command_line config cut diagnosis environment errors extras held_out model_config order outcome randomness "
         "reading schedules settings_file stopping"
     ),
     1: (

@@ -206,7 +206,10 @@ class Config:
         if self.seed < 0:
             yield f"seed is {self.seed}; it must be 0 or greater"
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
-            yield f"threads is {self.threads}; it must be from 1 to {MOST_THREADS:,}, and more than the machine has cores only slow a run down"
+            yield (
+                f"threads is {self.threads}; it must be from 1 to {MOST_THREADS:,}, and more than the machine has cores only "
+                "slow a run down"
+            )
 
 
 def at_least(lowest: int, name: str, value: int) -> Iterator[str]:

@@ -142,12 +142,13 @@ class Display:
         if self.is_line_due(row):
             left = clock((self.total_steps - row.step) * self.elapsed / self.steps)
             self.line(
-                f"step {row.step}/{self.total_steps}  epoch {row.epoch:.2f}  {self.mean_loss()}  lr {row.learning_rate:.2e}  "
-                f"{rate}  {left} left" + (f"  | evaluation: {few(row.evaluation, self.best)}" if row.evaluation else "")
+                f"step {row.step}/{self.total_steps}  epoch {row.epoch:.2f}  {self.mean_loss()}  "
+                f"lr {row.learning_rate:.2e}  {rate}  {left} left"
+                + (f"  | evaluation: {few(row.evaluation, self.best)}" if row.evaluation else "")
             )
 
     def mean_loss(self) -> str:
-        """Return the loss over the units of the last steps, in words: that of one step says little, least of a small last batch."""
+        """Return the mean over the units of the last steps, in words: one step, least a small last one, says little."""
         if not self.recent:
             return "loss -"
         count, units = len(self.recent), sum(units for _, units in self.recent)
@@ -187,7 +188,7 @@ class Display:
 
 
 def few(metrics: Mapping[str, float], best: str = "") -> str:
-    """Return metrics for one line: the first, and the one that decides which evaluation is the best; the table at the end has all."""
+    """Return the first metrics, and the one that decides the best, for one line; the table at the end has all."""
     shown = list(dict.fromkeys([*list(metrics)[:METRICS_ON_A_LINE], *([best] if best in metrics else [])]))
     more = f"  and {len(metrics) - len(shown)} more" if len(metrics) > len(shown) else ""
     return figures({name: metrics[name] for name in shown}) + more

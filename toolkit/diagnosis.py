@@ -22,21 +22,24 @@ ACCUMULATION = (
     "accumulation follows from the two"
 )
 PRECISION = (
-    "mixed precision is the launcher's: mixed_precision in the launch file, or `accelerate launch --mixed_precision bf16` "
-    "before the recipe (model.dtype is the type of the weights)"
+    "mixed precision is the launcher's: mixed_precision in the launch file, or `accelerate launch --mixed_precision "
+    "bf16` before the recipe (model.dtype is the type of the weights)"
 )
 PROCESSES = (
-    "how many processes there are, and where, is the launcher's: `accelerate launch --config_file accelerate_configs/X.yaml "
-    "--num_processes N` before the recipe, and it tells each one its rank"
+    "how many processes there are, and where, is the launcher's, which tells each one its rank: `accelerate launch "
+    "--config_file accelerate_configs/X.yaml --num_processes N` before the recipe"
 )
 SPREAD = (
-    "how a model is spread is the launcher's: `accelerate launch --config_file` with one of accelerate_configs/, such as "
-    "fsdp2_one_node.yaml, before the recipe"
+    "how a model is spread is the launcher's: `accelerate launch --config_file` with one of accelerate_configs/, such "
+    "as fsdp2_one_node.yaml, before the recipe"
 )
-DEVICE = "the device is the launcher's: `accelerate launch --config_file` with one of accelerate_configs/, such as cpu.yaml, before the recipe"
+DEVICE = (
+    "the device is the launcher's: `accelerate launch --config_file` with one of accelerate_configs/, such as "
+    "cpu.yaml, before the recipe"
+)
 
-# What Transformers' Trainer, TRL, torchtune, Lightning and the launcher call it, the names that a newcomer types first: behind
-# the field that has this name here, or behind what is done here instead.
+# What Transformers' Trainer, TRL, torchtune, Lightning and the launcher call it, the names that a newcomer types first,
+# by the field that it is here, or by what is done here instead.
 CALLED_ELSEWHERE = {
     "batch.eval": "per_device_eval_batch_size eval_batch_size",
     "batch.size": "train_batch_size global_batch_size",
@@ -80,12 +83,15 @@ CALLED_ELSEWHERE = {
     "the recipe trains and evaluates without being told to": "do_train",
     "nothing is overwritten: give another --output": "overwrite_output_dir",
     "no code from a hub is run": "trust_remote_code",
-    "a run sends nothing to anybody; its curves are in ledger.jsonl of the run folder": "report_to use_wandb wandb_project push_to_hub",
-    ACCUMULATION: "gradient_accumulation_steps accumulate_grad_batches per_device_train_batch_size per_gpu_train_batch_size",
+    "a run sends nothing to anybody; the run folder has its curves (ledger.jsonl) and its model": "report_to use_wandb "
+    "wandb_project push_to_hub",
+    ACCUMULATION: "gradient_accumulation_steps accumulate_grad_batches per_device_train_batch_size "
+    "per_gpu_train_batch_size",
     PRECISION: "mixed_precision bf16 fp16 precision amp fp16_opt_level",
-    PROCESSES: "num_processes num_machines machine_rank main_process_ip main_process_port multi_gpu gpu_ids nproc_per_node nnodes "
-    "num_nodes devices n_gpu gpus world_size local_rank",
-    SPREAD: "deepspeed deepspeed_config deepspeed_config_file zero_stage use_deepspeed fsdp fsdp_config use_fsdp strategy",
+    PROCESSES: "num_processes num_machines machine_rank main_process_ip main_process_port multi_gpu gpu_ids "
+    "nproc_per_node nnodes num_nodes devices n_gpu gpus world_size local_rank",
+    SPREAD: "deepspeed deepspeed_config deepspeed_config_file zero_stage use_deepspeed fsdp fsdp_config use_fsdp "
+    "strategy",
     DEVICE: "use_cpu no_cuda cpu device accelerator",
 }
 
@@ -146,7 +152,7 @@ def nearest(given: str, names: Iterable[str]) -> list[str]:
 
 
 def suggestion(given: str, names: Iterable[str], dashes: str = "") -> str:
-    """Return the end of a sentence about an unknown name: what is meant by it, the nearest valid ones, or where all are listed."""
+    """Return the end of a sentence about an unknown name: what it means here, the nearest ones, or where all are."""
     names = list(names)
     last = given.lower().replace("-", "_").rpartition(".")[2]
     is_field = any(name.rpartition(".")[2] == last for name in names)

@@ -1,9 +1,9 @@
 """The last word of a process, under a launcher too: why it could not go on, or that it stopped as it was asked to.
 
-`accelerate launch` and `torchrun` print a trace of their own, 10 to 60 lines, below a process that ended with any code but 0.
-So the message is printed at once, where nothing can lose it, and once more after that trace, by a small process that waits
-for the launcher to end. Where an interactive shell waits at the terminal nothing ends that process before, and the message
-comes only once.
+`accelerate launch` and `torchrun` print a trace of their own, 10 to 60 lines, below a process that ended with any code
+but 0. So the message is printed at once, where nothing can lose it, and once more after that trace, by a small process
+that waits for the launcher to end. A container or a job may end before that process has spoken, an interactive shell at
+a terminal does not: there the message comes only once, after the trace.
 """
 
 import os
@@ -67,7 +67,7 @@ def say_after(launcher: int, text: str) -> bool:
 
 
 def is_same_output(launcher: int) -> bool:
-    """Return whether the launcher prints where this process does: it may have been asked to keep our output in files."""
+    """Return whether the launcher prints where this process does; it can be asked to keep the output in files."""
     try:
         return os.path.samestat(Path(f"/proc/{launcher}/fd/2").stat(), os.fstat(2))
     except OSError:
@@ -75,9 +75,9 @@ def is_same_output(launcher: int) -> bool:
 
 
 def is_of_a_shell(launcher: int) -> bool:
-    """Return whether an interactive shell started the launcher, which still is at the terminal when the launcher has ended.
+    """Return whether an interactive shell started the launcher, and so keeps the terminal when the launcher has ended.
 
-    Such a shell leads the session and gives each command a process group of its own.
+    Such a shell leads the session, and gives each command a process group of its own.
     """
     try:
         leader = os.getsid(launcher)

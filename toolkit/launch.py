@@ -98,7 +98,7 @@ def launch_of(arguments: list[str], use_cpu: bool | None, accumulation: int | No
 
 
 def prints_trace() -> bool:
-    """Return whether the parent of this process is a launcher that prints a trace of its own when this process fails."""
+    """Return whether the parent of this process is a launcher that prints a trace when this process fails."""
     arguments = launcher_arguments()
     if "TORCHELASTIC_RUN_ID" in os.environ:
         # An agent that has restarts left starts the processes again.

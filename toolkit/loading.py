@@ -83,8 +83,8 @@ class MicroBatches(Dataset[LoadedMicroBatch]):
         samples = self.source.fetch(plan.ids)
         if len(samples) != len(plan.ids):
             raise UserError(
-                f"the source was asked for {len(plan.ids)} samples and returned {len(samples)} (the first id is {plan.ids[0]}); "
-                "fetch has to return one sample for each id, in their order"
+                f"the source was asked for {len(plan.ids)} samples and returned {len(samples)} (the first id is "
+                f"{plan.ids[0]}); fetch has to return one sample for each id, in their order"
             )
         batch = self.task.collate(self.transformed(plan, samples))
         # index() refuses a float: a weighted count would be cut off when it is added up.

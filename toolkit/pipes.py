@@ -1,5 +1,5 @@
 """Printing where the reader may be gone: `recipe | tee log` ends tee with the same Ctrl-C, and the run still has its last
-checkpoint to seal and its own exit code to end with. And where there never was one, or one that can't show every letter.
+checkpoint to seal and its own exit code to end with. There may also never have been a reader, or none of every letter.
 """
 
 import io

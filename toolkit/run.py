@@ -1,7 +1,6 @@
 """A recipe as a command: from its arguments to the exit code of its process."""
 
 import io
-import logging
 import os
 import sys
 import time
@@ -48,7 +47,6 @@ def fine_tune(
         if code is not None:
             sys.exit(code)
         end_with_launcher()
-        quiet_libraries()
         # torch and Accelerate are imported from here on: `--help` and a mistyped flag have been answered.
         from toolkit.training_run import carry_out
 
@@ -146,18 +144,6 @@ def settings_of(
 def is_main_process() -> bool:
     """Return whether this is the process that speaks, as far as the launcher says; no process group is needed."""
     return os.environ.get("RANK", "0") == "0"
-
-
-def quiet_libraries() -> None:
-    """Switch off the bars, warnings and telemetry of the libraries, before they are imported; ours stand for them."""
-    for variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_TELEMETRY", "TRANSFORMERS_NO_ADVISORY_WARNINGS"):
-        os.environ.setdefault(variable, "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    # Of a process that died each other one would print the C++ stack of its lost connection.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    # It recommends a package of kernels from the hub, which would be code from there.
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
 def report(recipe: str, config: Config | None, error: UserError) -> None:
