@@ -26,7 +26,7 @@ def launched(*words: str | Path, folder: Path, **environment: str) -> Outcome:
 
 
 def refused_once(outcome: Outcome, *parts: str) -> None:
-    """Check that the message came from one process, at once and again below the launcher's own trace, and stands in run.json."""
+    """Check that one process told, at once and again below the launcher's own trace, and that run.json has it."""
     assert outcome.code == 1
     at_once, _, below = outcome.errors.partition("Traceback (most recent call last):\n")
     trace, opening, message = below.partition(" can't go on:\n")

@@ -10,8 +10,8 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = {
     0: (
-        "activity cache pipes columns command_line config cut diagnosis environment errors extras held_out model_config order outcome randomness "
-        "reading schedules settings_file stopping"
+        "activity cache pipes columns command_line config cut diagnosis environment errors extras held_out model_config "
+        "order outcome randomness reading schedules settings_file stopping"
     ),
     1: (
         "loading losses metric_classes metrics optimizer optimizer_state pieces scoring snapshot stored tally task weights "
@@ -20,8 +20,8 @@ LAYERS = {
         "rewriting.metrics tagging.metric_classes tagging.metrics"
     ),
     2: (
-        "agreement checkpoint console exchange last_word launch ledger lockstep meeting model_from_main progress run_folder runtime saving "
-        "sharding spreading strategy tensor_parallel watch"
+        "agreement checkpoint console exchange last_word launch ledger lockstep meeting model_from_main progress "
+        "run_folder runtime saving sharding spreading strategy tensor_parallel watch"
     ),
     3: (
         "boundaries evaluation first_batch former joint loop preparation restoring resume rows run session training "

@@ -152,7 +152,7 @@ class TimeoutConfig:
 @dataclass(frozen=True)
 class LogConfig:
     every: int | None = execution(None)
-    """Print a line after every so many optimizer steps; null means every few seconds, and on a terminal a bar instead."""
+    """Print a line after every so many optimizer steps; null means every few seconds, or a bar on a terminal."""
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
@@ -207,8 +207,8 @@ class Config:
             yield f"seed is {self.seed}; it must be 0 or greater"
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
             yield (
-                f"threads is {self.threads}; it must be from 1 to {MOST_THREADS:,}, and more than the machine has cores only "
-                "slow a run down"
+                f"threads is {self.threads}; it must be from 1 to {MOST_THREADS:,}, and more than the machine has cores "
+                "only slow a run down"
             )
 
 

@@ -4,9 +4,9 @@ import logging
 import os
 
 # How often a waiting thread of OpenMP looks again before it sleeps. By default 300,000 times: long enough to keep a core
-# from another process that has work, and so from the very thread that is waited for. On two cores beside one busy process
-# two threads then take 5 to 8 times as long as with this number. Where the cores are free this number costs next to
-# nothing, and sleeping at once (OMP_WAIT_POLICY=passive), which halves the time beside a busy process, costs 15 to 70%.
+# from another process that has work, and so from the very thread that is waited for. To sleep at once, which is
+# OMP_WAIT_POLICY=passive, is better still beside a busy process, and makes small models slower where the cores are free.
+# `benchmarks/waiting_threads.py` measures the three.
 SPINS = "1000"
 
 

@@ -221,8 +221,9 @@ def plan(training: Training) -> dict[str, str]:
     if by_length:
         finer = ", and into more where that saves padding" if runtime.device.type == "cpu" else ""
         facts["global batch"] += f", cut by length{finer}"
+    epochs = amount(training.total_steps / training.steps_per_epoch)
     facts["steps"] = (
-        f"{training.total_steps:,} ({amount(training.total_steps / training.steps_per_epoch)} epochs of {training.steps_per_epoch:,}), "
+        f"{training.total_steps:,} ({epochs} epochs of {training.steps_per_epoch:,}), "
         f"evaluation every {config.evaluate.every or training.steps_per_epoch:,}"
     )
     if training.first_step:
