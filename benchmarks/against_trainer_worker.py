@@ -25,7 +25,6 @@ from toolkit.evaluation import evaluate  # noqa: E402
 from toolkit.loop import train  # noqa: E402
 from toolkit.preparation import build_model, prepare  # noqa: E402
 from toolkit.progress import Progress  # noqa: E402
-from toolkit.run import quiet_libraries  # noqa: E402
 from toolkit.runtime import Runtime, start_runtime  # noqa: E402
 from toolkit.task import Source, Task  # noqa: E402
 
@@ -35,7 +34,6 @@ Figures = dict[str, Any]
 def main() -> None:
     """Train, and write metrics and seconds."""
     place, name, method, *flags = sys.argv[1:]
-    quiet_libraries()
     recipe = load_recipe(name)
     config: Any = parse(config_class(recipe), recipe.__doc__ or "", [*flags, "--output", "runs/not-written"])
     runtime = start_runtime(config)

@@ -15,8 +15,6 @@ Only what the assistant says carries loss. Settings come from the defaults below
 
 from dataclasses import dataclass
 
-import torch
-
 from toolkit import Batch, Config, Rates, Task, fine_tune
 from toolkit.chat.data import Conversations
 from toolkit.chat.models import chat_model, longest_chat
@@ -27,6 +25,8 @@ from toolkit.export import pretrained_folder
 from toolkit.losses import causal_logits, counted, summed_cross_entropy
 from toolkit.model_config import ModelConfig
 from toolkit.tokenizer import tokenizer
+
+import torch
 
 USAGE = 'transformers.pipeline("text-generation", "<this folder>")'
 

@@ -17,9 +17,6 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F
-
 from toolkit import Config, Task, fine_tune
 from toolkit.export import pretrained_folder
 from toolkit.heads import read_for_head
@@ -29,6 +26,9 @@ from toolkit.metrics import class_metrics, correlation, multilabel_f1, positive_
 from toolkit.model_config import ModelConfig
 from toolkit.models import saved_labels, sequence_classifier
 from toolkit.tokenizer import tokenizer
+
+import torch
+import torch.nn.functional as F
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 
 from dataclasses import dataclass
 
-import torch
-
 from toolkit import Batch, Config, Rates, Task, UserError, fine_tune
 from toolkit.embedding.data import EmbeddingData
 from toolkit.embedding.losses import ContrastConfig, cosine_error, in_batch_loss
@@ -29,6 +27,8 @@ from toolkit.embedding.texts import Partners, pad_sides
 from toolkit.metrics import correlation
 from toolkit.task import JointLoss
 from toolkit.tokenizer import tokenizer
+
+import torch
 
 
 @dataclass(frozen=True)

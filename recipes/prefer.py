@@ -19,9 +19,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-
 from toolkit import Batch, Config, Rates, Task, fine_tune
 from toolkit.chat.models import longest_chat
 from toolkit.losses import NOT_COUNTED
@@ -30,6 +27,9 @@ from toolkit.preferences.data import PreferenceData, preference_scores
 from toolkit.preferences.models import check_reference, export_policy, policy_and_reference
 from toolkit.preferences.tokens import pad_pairs
 from toolkit.tokenizer import tokenizer
+
+import torch
+import torch.nn.functional as F
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
-
 from toolkit import Batch, Config, Task, fine_tune
 from toolkit.embedded_models import encoder
 from toolkit.export import pretrained_folder
@@ -29,6 +27,8 @@ from toolkit.tagging.data import TaggedTexts
 from toolkit.tagging.metrics import tag_metrics
 from toolkit.tagging.windows import pad_words, prepare_for_words
 from toolkit.tokenizer import ENCODER, tokenizer
+
+import torch
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 from recipe_layouts import load_recipe
 
-from toolkit.run import quiet_libraries
+import toolkit  # noqa: F401 (sets what the libraries read when they are loaded)
 
 if TYPE_CHECKING:
     from transformers import BertConfig
@@ -30,7 +30,6 @@ for variable in tuple(os.environ):
     if variable.startswith("ACCELERATE_") or variable.endswith(("RANK", "WORLD_SIZE")):
         os.environ.pop(variable, None)
 
-quiet_libraries()
 pytest.register_assert_rewrite("trial")
 ROOT = Path(__file__).parents[1]
 WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five", "six", "seven"]

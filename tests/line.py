@@ -34,6 +34,17 @@ class Points:
         return "sixteen points"
 
 
+class Forgetful(Points):
+    """Loses a sample of each batch after so many."""
+
+    def __init__(self, whole: int) -> None:
+        self.whole = whole
+
+    def fetch(self, ids: Sequence[int]) -> list[float]:
+        self.whole -= 1
+        return super().fetch(ids)[self.whole < 0 :]
+
+
 def collate(samples: list[float]) -> dict[str, torch.Tensor]:
     x = torch.tensor(samples, dtype=torch.float32).unsqueeze(-1)
     return {"x": x, "y": 2 * x}

@@ -1,9 +1,16 @@
 """Settings that can't be: told all together, with the nearest valid name, before anything is written."""
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from conftest import Classify
+from conftest import ROOT, Classify
+from recipe_layouts import load_recipe
+
+from toolkit.commands import main
+from toolkit.config import Config
+from toolkit.diagnosis import CALLED_ELSEWHERE, suggestion
+from toolkit.reading import leaves
 
 
 @pytest.mark.parametrize(
@@ -57,3 +64,43 @@ def test_everything_that_is_wrong_is_told_at_once(classify: Classify) -> None:
         "batch.size is 0", "data.max_length is 0", "optim.lr is -1", "thread"
     )
     assert outcome.errors.count("\n  - ") == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("train_file", "data.train"),
+        ("validation_file", "data.eval"),
+        ("dataset_text_field", "data.text"),
+        ("model_name_or_path", "model.name"),
+        ("learning_rate", "optim.lr"),
+        ("num_train_epochs", "epochs"),
+        ("max_seq_length", "data.max_length"),
+        ("output_dir", "output"),
+        ("gradient_checkpointing", "model.checkpoint_activations"),
+        ("lora_r", "model.lora.rank"),
+        ("logging_steps", "log.every"),
+        ("resume_from_checkpoint", "resume"),
+    ],
+)
+def test_the_names_of_others_lead_to_the_field(recipe: ModuleType, given: str, meant: str) -> None:
+    known = [key for key, _ in leaves(recipe.Classify())]
+    assert suggestion(given, known, "--") == f"did you mean --{meant}?"
+
+
+def test_every_field_that_such_a_name_leads_to_exists() -> None:
+    recipes = [load_recipe(path.stem) for path in (ROOT / "recipes").glob("*.py")]
+    classes = [thing for module in recipes for thing in vars(module).values() if isinstance(thing, type)]
+    known = {key for each in classes if issubclass(each, Config) for key, _ in leaves(each())}
+    assert {meaning for meaning in CALLED_ELSEWHERE if " " not in meaning} <= known
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [("stauts", "stauts is no command; did you mean status?"), ("train", "train is no command; give one of status, ")],
+)
+def test_a_mistyped_command(capsys: pytest.CaptureFixture[str], word: str, told: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([word, "runs/classify"])
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from line import Line, Points, TwoHeads, squares, task
-from trial import Outcome, run_here
+from conftest import ROOT
+from line import Forgetful, Line, Points, TwoHeads, squares, task
+from trial import Outcome, run_here, run_outside
 
 
 def run(folder: Path, *arguments: str, **changes: Any) -> Outcome:
@@ -43,6 +44,48 @@ def test_no_training_sample(folder: Path) -> None:
             return 0
 
     run(folder, train=Nothing()).refused("there is no training sample")
+
+
+FORGOTTEN = (
+    "the source was asked for 4 samples and returned 3 (the first id is ",
+    "fetch has to return one sample for each id, in their order",
+)
+
+
+def test_a_source_that_returns_too_few_samples(folder: Path) -> None:
+    run(folder, train=Forgetful(0)).refused(*FORGOTTEN)
+
+
+def test_a_source_that_returns_too_few_samples_later(folder: Path) -> None:
+    failed(run(folder, train=Forgetful(3)).told(*FORGOTTEN))
+
+
+IN_A_WORKER = f"""
+import gc, sys
+gc.disable()  # by chance it may free what keeps a worker alive
+sys.path.insert(0, {str(ROOT / "tests")!r})
+from line import Forgetful, Line, collate, task
+from toolkit import fine_tune
+
+def defective(samples):
+    collate.calls = getattr(collate, "calls", 0) + 1
+    return collate(samples) if collate.calls < 4 else 1 / 0
+
+changes = {{"collate": defective}} if sys.argv.pop(1) == "defect" else {{"train": Forgetful(3)}}
+fine_tune(Line, lambda config: task(workers=1, **changes))
+"""
+
+
+@pytest.mark.parametrize("kind", ["error of the user", "defect"])
+def test_an_error_in_a_worker_of_the_loader_ends_the_run(folder: Path, kind: str) -> None:
+    """A worker ignores the signal that Python would end it with: the run must not wait for it."""
+    outcome = run_outside(["python", "-c", IN_A_WORKER, kind, "--threads", "1"], folder)
+    if kind == "defect":
+        assert outcome.code == 1
+        assert "ZeroDivisionError: Caught ZeroDivisionError in DataLoader worker process 0" in outcome.errors
+        assert outcome.record["status"] == "failed"
+    else:
+        failed(outcome.told(*FORGOTTEN))
 
 
 def test_a_recipe_that_cannot_load_a_model_does_not_score_new_weights(folder: Path) -> None:

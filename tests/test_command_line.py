@@ -260,7 +260,7 @@ def test_yaml_is_in_field_order_with_lists_on_one_line() -> None:
     assert lines[:3] == ["batch:", "  size: 32", "  micro: null"]
     assert "  betas: [0.9, 0.999]" in lines
     assert [line.split(":")[0] for line in lines if line[0] != " "] == [
-        *("batch", "optim", "evaluate", "checkpoint", "timeout"),
+        *("batch", "optim", "evaluate", "checkpoint", "timeout", "log"),
         *("epochs", "steps", "seed", "output", "resume", "rehearse", "threads", "model", "pooling"),
     ]
 
@@ -287,6 +287,17 @@ def test_differing_names_each_key_with_both_values() -> None:
         (["--batch.siz", "3"], "--batch.siz 3 is unknown; did you mean --batch.size?"),
         (["--model.rank", "3"], "--model.rank 3 is unknown; did you mean --model.lora.rank?"),
         (["--name", "x"], "--name x is unknown; did you mean --optim.name or --model.name?"),
+        (["--train_batch_size", "8"], "--train_batch_size 8 is unknown; did you mean --batch.size?"),
+        (["--trainer.max_epochs", "8"], "--trainer.max_epochs 8 is unknown; did you mean --epochs?"),
+        (["--bf16"], "--bf16 is unknown; mixed precision is the launcher's: mixed_precision in the launch file"),
+        (["--local-rank=0"], "--local-rank 0 is unknown; how many processes there are, and where, is the launcher's: "),
+        (["--deepspeed", "x.json"], "--deepspeed x.json is unknown; how a model is spread is the launcher's: "),
+        (
+            ["--gradient_accumulation_steps", "4"],
+            "batch.size is what one step takes over all processes, batch.micro at most",
+        ),
+        (["--threads", "100000"], "threads is 100000; it must be from 1 to 1,024"),
+        (["--log.every", "0"], "log.every is 0; it must be 1 or greater"),
         (["--gibberish"], "--gibberish is unknown; --help lists every name"),
         (["--model.x", "1"], "--model.x 1 is unknown; model has --model.name, --model.dropout, --model.lora.rank, "),
         (["--batch", "{size: 3}"], "--batch {size: 3} can't be set, batch is a section; give one of --batch.size, "),

@@ -10,8 +10,8 @@ ROOT = Path(__file__).parent.parent
 
 LAYERS = {
     0: (
-        "activity cache columns command_line config cut diagnosis errors extras held_out learning_rates memory model_config "
-        "order outcome pipes randomness reading schedules settings_file stopping"
+        "activity cache columns command_line config cut diagnosis environment errors extras held_out learning_rates memory "
+        "model_config order outcome pipes randomness reading schedules settings_file stopping"
     ),
     1: (
         "attention_masks loading losses metric_classes metrics optimizer optimizer_state pieces provenance scoring snapshot "
@@ -21,8 +21,8 @@ LAYERS = {
         "rewriting.metrics tagging.metric_classes tagging.metrics"
     ),
     2: (
-        "agreement checkpoint console exchange launch ledger lockstep meeting model_from_main progress run_folder runtime saving "
-        "sharding spreading strategy tensor_parallel watch"
+        "agreement checkpoint console exchange last_word launch ledger lockstep meeting model_from_main progress "
+        "run_folder runtime saving sharding spreading strategy tensor_parallel watch"
     ),
     3: (
         "boundaries evaluate_only evaluation evaluation_file first_batch former joint loop loss_rule overlap plan_warnings "

@@ -1,17 +1,21 @@
 """Fine-tuning on Hugging Face Accelerate: the same numbers on any number of processes.
 
 The names below are all that a recipe needs to begin with; they are imported when they are first used, so that `--help`
-answers before torch is loaded.
+answers before torch is loaded. A recipe imports from here before it imports torch (`toolkit/environment.py` says why).
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from toolkit.environment import prepare_environment
 
 if TYPE_CHECKING:
     from toolkit.config import BatchConfig, CheckpointConfig, Config, EvaluateConfig, OptimConfig, Rates, TimeoutConfig
     from toolkit.errors import UserError
     from toolkit.run import fine_tune
     from toolkit.task import Batch, Source, Task
+
+prepare_environment()
 
 HOMES = {
     "Batch": "toolkit.task",

@@ -47,7 +47,12 @@ def pause(training: Training, unread: Unread, progress: Progress, done: int) -> 
 def conclude(training: Training, progress: Progress, done: int, known: Evaluation | None = None) -> Evaluation:
     """Evaluate after a step, unless its evaluation is `known`, and write its row."""
     evaluation = known or evaluate(
-        training.task, training.config, training.runtime, training.model, last=done == training.total_steps
+        training.task,
+        training.config,
+        training.runtime,
+        training.model,
+        last=done == training.total_steps,
+        display=progress.display,
     )
     if evaluation is None:
         stop_here(training, progress, done)
@@ -64,7 +69,9 @@ def evaluate_again(training: Training, progress: Progress) -> Evaluation:
     """Evaluate where no step is left and the row of the last one has its metrics: only the result still needs them."""
     if training.task.evaluate is None:
         return Evaluation({})
-    evaluation = evaluate(training.task, training.config, training.runtime, training.model, last=True)
+    evaluation = evaluate(
+        training.task, training.config, training.runtime, training.model, last=True, display=progress.display
+    )
     return evaluation or stop_here(training, progress, training.total_steps)
 
 

@@ -4,9 +4,11 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
+from toolkit import pipes
 from toolkit.console import Voice, figures
 from toolkit.errors import DEFECT, DONE, STOPPED, USER_CAN_FIX, UserError
 from toolkit.run_folder import is_locked, read_record
@@ -18,12 +20,15 @@ RIGHT, WRONG = 0, 1
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
+    pipes.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog="toolkit", description="Look after runs of finetune-toolkit.")
     commands = parser.add_subparsers(dest="command", required=True)
     add_status(commands)
     verify = add_verify(commands)
     add_compare(commands)
+    if words and not words[0].startswith("-") and words[0] not in commands.choices:
+        parser.error(f"{words[0]} is no command; {hint_of_command(words[0], list(commands.choices))}")
     # What comes after -- belongs to the recipe, whatever it looks like.
     cut = words.index("--") if words[:1] == ["verify"] and "--" in words else len(words)
     given = parser.parse_args(words[:cut])
@@ -39,6 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         print("\n".join(["toolkit can't go on:", *(f"  - {problem}" for problem in error.problems)]), file=sys.stderr)
         return USER_CAN_FIX
+
+
+def hint_of_command(given: str, names: list[str]) -> str:
+    """Return the end of a sentence about a command that there is not."""
+    near = get_close_matches(given.lower(), names, 1)
+    return f"did you mean {near[0]}?" if near else f"give one of {', '.join(names)}"
 
 
 def add_status(commands: Any) -> None:

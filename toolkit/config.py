@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
+# Far beyond any gain, and still far from what makes the OpenMP library crash.
+MOST_THREADS = 1024
+
 
 def execution(default: Any) -> Any:
     """Declare a field that says how a run is carried out, and so changes its speed or cadence but none of its numbers."""
@@ -181,6 +184,17 @@ class TimeoutConfig:
 
 
 @dataclass(frozen=True)
+class LogConfig:
+    every: int | None = execution(None)
+    """Print a line after every so many optimizer steps; null means every few seconds, or a bar on a terminal."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        if self.every is not None:
+            yield from at_least(1, "log.every", self.every)
+
+
+@dataclass(frozen=True)
 class Config:
     """A run, as far as all recipes agree on what a run is."""
 
@@ -196,6 +210,8 @@ class Config:
     """When the run is written down, so that it can be stopped and go on."""
     timeout: TimeoutConfig = TimeoutConfig()
     """How long the processes of a run wait for one that hangs or died."""
+    log: LogConfig = LogConfig()
+    """How often a run speaks; its ledger has every step in any case."""
     epochs: float | None = 3
     """Passes over the training data; give epochs or steps, not both."""
     steps: int | None = None
@@ -229,8 +245,11 @@ class Config:
             yield from at_least(1, "steps", self.steps)
         if self.seed < 0:
             yield f"seed is {self.seed}; it must be 0 or greater"
-        if self.threads is not None:
-            yield from at_least(1, "threads", self.threads)
+        if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
+            yield (
+                f"threads is {self.threads}; it must be from 1 to {MOST_THREADS:,}, and more than the machine has cores "
+                "only slow a run down"
+            )
 
 
 def at_least(lowest: int, name: str, value: int) -> Iterator[str]:

@@ -17,27 +17,82 @@ PLAIN_WORDS: dict[Any, str] = {
     NoneType: "null",
 }
 
-# What Transformers' Trainer and others call it: the names that a newcomer types first.
+ACCUMULATION = (
+    "batch.size is what one step takes over all processes, batch.micro at most what one process runs at once, and "
+    "accumulation follows from the two"
+)
+PRECISION = (
+    "mixed precision is the launcher's: mixed_precision in the launch file, or `accelerate launch --mixed_precision "
+    "bf16` before the recipe (model.dtype is the type of the weights)"
+)
+PROCESSES = (
+    "how many processes there are, and where, is the launcher's, which tells each one its rank: `accelerate launch "
+    "--config_file accelerate_configs/X.yaml --num_processes N` before the recipe"
+)
+SPREAD = (
+    "how a model is spread is the launcher's: `accelerate launch --config_file` with one of accelerate_configs/, such "
+    "as fsdp2_one_node.yaml, before the recipe"
+)
+DEVICE = (
+    "the device is the launcher's: `accelerate launch --config_file` with one of accelerate_configs/, such as "
+    "cpu.yaml, before the recipe"
+)
+
+# What Transformers' Trainer, TRL, torchtune, Lightning and the launcher call it, the names that a newcomer types first,
+# by the field that it is here, or by what is done here instead.
 CALLED_ELSEWHERE = {
-    "dataset_name": "data.name",
-    "eval_steps": "evaluate.every",
-    "gradient_accumulation_steps": "batch.micro",
-    "learning_rate": "optim.lr",
-    "lr_scheduler_type": "optim.schedule",
-    "max_grad_norm": "optim.clip",
-    "max_seq_length": "data.max_length",
-    "max_steps": "steps",
-    "model_name_or_path": "model.name",
-    "num_epochs": "epochs",
-    "num_train_epochs": "epochs",
-    "num_workers": "data.workers",
-    "output_dir": "output",
-    "per_device_eval_batch_size": "batch.eval",
-    "per_device_train_batch_size": "batch.micro",
-    "save_steps": "checkpoint.every",
-    "train_batch_size": "batch.size",
-    "warmup_ratio": "optim.warmup",
-    "warmup_steps": "optim.warmup",
+    "batch.eval": "per_device_eval_batch_size eval_batch_size",
+    "batch.size": "train_batch_size global_batch_size",
+    "checkpoint.best": "metric_for_best_model load_best_model_at_end monitor",
+    "checkpoint.every": "save_steps save_strategy every_n_train_steps",
+    "checkpoint.keep": "save_total_limit save_top_k",
+    "data.config": "dataset_config_name dataset_config",
+    "data.eval": "validation_file eval_file test_file val_file validation_data eval_dataset",
+    "data.held_out": "validation_split_percentage validation_split val_size val_set_size test_size",
+    "data.label": "label_column label_column_name",
+    "data.max_length": "max_seq_length max_seq_len max_source_length model_max_length block_size cutoff_len",
+    "data.name": "dataset_name dataset dataset_path",
+    "data.source": "source_column text_column text_column_name",
+    "data.target": "summary_column target_column",
+    "data.text": "text_column text_column_name dataset_text_field",
+    "data.train": "train_file train_path train_data train_dataset data_files",
+    "data.workers": "num_workers dataloader_num_workers preprocessing_num_workers",
+    "epochs": "num_epochs num_train_epochs max_epochs",
+    "evaluate.every": "eval_steps eval_strategy evaluation_strategy val_check_interval",
+    "evaluate.only": "do_eval do_predict",
+    "log.every": "logging_steps logging_strategy log_every_n_steps",
+    "model.attention": "attn_implementation",
+    "model.checkpoint_activations": "gradient_checkpointing enable_activation_checkpointing activation_checkpointing",
+    "model.dtype": "torch_dtype",
+    "model.lora.alpha": "lora_alpha",
+    "model.lora.bits": "load_in_4bit load_in_8bit",
+    "model.lora.dropout": "lora_dropout",
+    "model.lora.rank": "lora_rank lora_r",
+    "model.lora.targets": "lora_target_modules lora_target target_modules",
+    "model.name": "model_name_or_path model_name model_path base_model tokenizer_name",
+    "optim.betas": "adam_beta1 adam_beta2",
+    "optim.clip": "max_grad_norm gradient_clip_val clip_grad_norm",
+    "optim.eps": "adam_epsilon",
+    "optim.lr": "learning_rate",
+    "optim.schedule": "lr_scheduler_type lr_scheduler",
+    "optim.warmup": "warmup_ratio warmup_steps num_warmup_steps",
+    "output": "output_dir save_dir default_root_dir logging_dir",
+    "resume": "resume_from_checkpoint ckpt_path",
+    "seed": "data_seed random_seed",
+    "steps": "max_steps max_train_steps",
+    "the recipe trains and evaluates without being told to": "do_train",
+    "nothing is overwritten: give another --output": "overwrite_output_dir",
+    "no code from a hub is run": "trust_remote_code",
+    "a run sends nothing to anybody; the run folder has its curves (ledger.jsonl) and its model": "report_to use_wandb "
+    "wandb_project push_to_hub",
+    ACCUMULATION: "gradient_accumulation_steps accumulate_grad_batches per_device_train_batch_size "
+    "per_gpu_train_batch_size",
+    PRECISION: "mixed_precision bf16 fp16 precision amp fp16_opt_level",
+    PROCESSES: "num_processes num_machines machine_rank main_process_ip main_process_port multi_gpu gpu_ids "
+    "nproc_per_node nnodes num_nodes devices n_gpu gpus world_size local_rank",
+    SPREAD: "deepspeed deepspeed_config deepspeed_config_file zero_stage use_deepspeed fsdp fsdp_config use_fsdp "
+    "strategy",
+    DEVICE: "use_cpu no_cuda cpu device accelerator",
 }
 
 
@@ -84,10 +139,9 @@ def nearest(given: str, names: Iterable[str]) -> list[str]:
     section = wanted[: -len(last)] if last else wanted
     beside = [name for name in names if section and name.startswith(section)]
     lasts = list(dict.fromkeys(name.rpartition(".")[2] for name in names if name not in beside))
-    elsewhere = CALLED_ELSEWHERE.get(last)
     rules = (
         [name for name in names if name.replace(".", "_") == wanted.replace(".", "_")],
-        [name for name in names if name == elsewhere],
+        [name for name in names if last in CALLED_ELSEWHERE.get(name, "").split()],
         [name for name in names if name.rpartition(".")[2] == last],
         # Where the section exists only the last part can be wrong; the part they share would make all its names near.
         [section + found for found in get_close_matches(last, [name[len(section) :] for name in beside], 1, 0.6)],
@@ -98,8 +152,13 @@ def nearest(given: str, names: Iterable[str]) -> list[str]:
 
 
 def suggestion(given: str, names: Iterable[str], dashes: str = "") -> str:
-    """Return the end of a sentence about an unknown name: the nearest valid ones, or where all are listed."""
+    """Return the end of a sentence about an unknown name: what it means here, the nearest ones, or where all are."""
     names = list(names)
+    last = given.lower().replace("-", "_").rpartition(".")[2]
+    is_field = any(name.rpartition(".")[2] == last for name in names)
+    told = [meaning for meaning, others in CALLED_ELSEWHERE.items() if " " in meaning and last in others.split()]
+    if told and not is_field:
+        return told[0]
     if found := nearest(given, names):
         return f"did you mean {' or '.join(dashes + name for name in found)}?"
     section = given.partition(".")[0]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from toolkit.agreement import digests_of_data
 from toolkit.checkpoint import digest_of_file
 from toolkit.config import Config
-from toolkit.console import Voice
+from toolkit.console import Display, Voice
 from toolkit.errors import SharedUserError, UserError
 from toolkit.evaluation import Evaluation, evaluate
 from toolkit.evaluation_file import NAME, numbers, write_evaluation
@@ -54,7 +54,8 @@ def evaluate_only(
     weights, data = runtime.on_main(lambda: (weights_in(chosen.model.name), data_of(chosen, task)))
     facts = {"weights": weights["told"], "data": data["told"], "samples": f"{data['samples']:,}"}
     voice.facts(f"{recipe}: evaluation only", facts)
-    evaluation = evaluate(task, chosen, runtime, model, last=True)
+    with Display(voice) as display:
+        evaluation = evaluate(task, chosen, runtime, model, last=True, display=display)
     assert evaluation is not None  # nobody listens to requests to stop here
     if alone is not chosen:
         evaluation = replace(evaluation, baseline=runtime.on_main(lambda: known_baseline(weights, data)))

@@ -12,6 +12,7 @@ from accelerate.data_loader import prepare_data_loader
 
 from toolkit.activity import PREDICTING
 from toolkit.config import Config
+from toolkit.console import Display
 from toolkit.joint import represent
 from toolkit.loading import LoadedMicroBatch, MicroBatchSampler, build_loader, started
 from toolkit.lockstep import Lockstep
@@ -108,6 +109,7 @@ def evaluate(
     model: torch.nn.Module,
     last: bool = False,
     most: int | None = None,
+    display: Display | None = None,
 ) -> Evaluation | None:
     """Return loss and metrics over all evaluation samples, in every process; None if the run was asked to stop meanwhile.
 
@@ -118,6 +120,7 @@ def evaluate(
         model: the model as it was prepared.
         last: also score the task's trivial prediction, and show samples.
         most: evaluate the longest so many samples alone, to try it; None is returned where the task's `finish` needs all.
+        display: shows how far it is, in the main process.
 
     Raises:
         RuntimeError: the samples that came in are not each sample once; a defect.
@@ -170,6 +173,8 @@ def evaluate(
             gathered = runtime.counted(runtime.gather(held))
             runtime.on_main(lambda gathered=gathered: feed(collector, gathered))  # type: ignore[misc]
             held.clear()
+        if display is not None:
+            display.evaluated(number, order.steps_per_epoch)
     rest(model.train(was_training))
     doing("computing metrics", patient=True)
 

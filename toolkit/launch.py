@@ -6,11 +6,15 @@ the command line of the parent process, with Accelerate's own parser.
 """
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
+"""As `python -m` takes it."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,7 @@ def read_launch() -> Launch:
 
 def launcher_arguments() -> list[str] | None:
     """Return the arguments of `accelerate launch` if that is what started this process."""
-    try:
-        words = psutil.Process(os.getppid()).cmdline()
-    except psutil.Error:
-        return None
+    words = parent_words()
     for index, word in enumerate(words[:4]):
         name = Path(word).name
         if name in ("accelerate-launch", "launch.py") or word == "accelerate.commands.launch":
@@ -60,6 +61,19 @@ def launcher_arguments() -> list[str] | None:
         if name in ("accelerate", "accelerate_cli.py") and words[index + 1 : index + 2] == ["launch"]:
             return words[index + 2 :]
     return None
+
+
+def parent_words() -> list[str]:
+    """Return the command line of the parent process, as far as it can be read."""
+    try:
+        return psutil.Process(os.getppid()).cmdline()
+    except psutil.Error:
+        return []
+
+
+def is_torchrun(words: list[str]) -> bool:
+    """Return whether this command line is that of torch's own launcher."""
+    return any(Path(word).name == "torchrun" or word in TORCHRUN for word in words[:4])
 
 
 def launch_of(arguments: list[str], use_cpu: bool | None, accumulation: int | None) -> Launch:
@@ -81,6 +95,18 @@ def launch_of(arguments: list[str], use_cpu: bool | None, accumulation: int | No
         from_file = (getattr(settings, "deepspeed_config", None) or {}).get("gradient_accumulation_steps")
         accumulation = accumulation or (from_file if isinstance(from_file, int) else None)
     return Launch(file, remembered, processes, use_cpu, accumulation)
+
+
+def prints_trace() -> bool:
+    """Return whether the parent of this process is a launcher that prints a trace when this process fails."""
+    arguments = launcher_arguments()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        # An agent that has restarts left starts the processes again.
+        last = os.environ.get("TORCHELASTIC_RESTART_COUNT") == os.environ.get("TORCHELASTIC_MAX_RESTARTS")
+        return last and (arguments is not None or is_torchrun(parent_words()))
+    # `-q` of `accelerate launch`, which the agent does not know.
+    own = arguments[: arguments.index(sys.argv[0])] if arguments and sys.argv[0] in arguments else arguments
+    return own is not None and not {"-q", "--quiet"} & set(own)
 
 
 def several_machines() -> bool:

@@ -11,7 +11,7 @@ Trained = Literal["new", "pretrained", "adapters"]
 
 IN_WORDS: dict[Trained, str] = {"new": "new weights", "pretrained": "pre-trained weights", "adapters": "adapters"}
 USUAL: dict[str, dict[Trained, tuple[float, float]]] = {
-    "adamw": {"new": (1e-5, 2e-2), "pretrained": (1e-7, 5e-4), "adapters": (1e-6, 1e-2)},
+    "adamw": {"new": (1e-5, 0.1), "pretrained": (1e-7, 5e-4), "adapters": (1e-6, 1e-2)},
     "sgd": {"new": (1e-3, 10.0), "pretrained": (1e-4, 1.0), "adapters": (1e-3, 10.0)},
 }
 """The lowest and the highest rate that is usual: those of published recipes lie well within."""

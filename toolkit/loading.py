@@ -1,5 +1,6 @@
 """Samples to batches: the sampler that plans the micro-batches, and the loader that fetches and collates them."""
 
+import traceback
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from toolkit.cut import MicroBatch, cut
+from toolkit.errors import UserError
 from toolkit.order import Order
 from toolkit.randomness import seed_for
 from toolkit.stopping import held_back, leave_signals_to_the_run
@@ -24,7 +26,7 @@ class LoadedMicroBatch:
 
     plan: MicroBatch
     ids: tuple[int, ...]
-    """The samples that were really fetched; the ledger's fingerprint is taken of these, not of the plan."""
+    """The samples that were asked for; as many came. The ledger's fingerprint is taken of these."""
     batch: Batch
     units: int
     """What the loss is averaged over; 0 for a spare micro-batch."""
@@ -84,7 +86,13 @@ class MicroBatches(Dataset[LoadedMicroBatch]):
 
     def __getitems__(self, plan: MicroBatch) -> LoadedMicroBatch:
         """Return the micro-batch that was planned; torch's loader hands over what the batch sampler yielded."""
-        batch = self.task.collate(self.transformed(plan, self.source.fetch(plan.ids)))
+        samples = self.source.fetch(plan.ids)
+        if len(samples) != len(plan.ids):
+            raise UserError(
+                f"the source was asked for {len(plan.ids)} samples and returned {len(samples)} (the first id is "
+                f"{plan.ids[0]}); fetch has to return one sample for each id, in their order"
+            )
+        batch = self.task.collate(self.transformed(plan, samples))
         # index() refuses a float: a weighted count would be cut off when it is added up.
         return LoadedMicroBatch(plan, plan.ids, batch, 0 if plan.spare else index(self.task.units(batch)))
 
@@ -102,9 +110,23 @@ class MicroBatches(Dataset[LoadedMicroBatch]):
         ]
 
 
+class Fetched(Dataset[LoadedMicroBatch | UserError]):
+    """Hands a `UserError` over as it is: raised in a worker it would come with the worker's trace for a message."""
+
+    def __init__(self, batches: MicroBatches) -> None:
+        self.batches = batches
+
+    def __getitems__(self, plan: MicroBatch) -> LoadedMicroBatch | UserError:
+        """Return the micro-batch that was planned, or what the user can mend about it."""
+        try:
+            return self.batches.__getitems__(plan)
+        except UserError as error:
+            return error
+
+
 def build_loader(
     sampler: MicroBatchSampler, task: Task, seed: int, steps_per_epoch: int | None = None, pinned: bool = False
-) -> "DataLoader[LoadedMicroBatch]":
+) -> "DataLoader[LoadedMicroBatch | UserError]":
     """Return a loader of `LoadedMicroBatch`, still to be prepared by Accelerate; see `MicroBatches`.
 
     `pinned` puts them into pinned memory: in a thread if there are workers, otherwise in the caller's.
@@ -112,7 +134,7 @@ def build_loader(
     # That there are more workers than cores the plan says once, and not each loader that Accelerate makes of this.
     warnings.filterwarnings("ignore", "This DataLoader will create")
     return DataLoader(
-        MicroBatches(sampler.source, task, seed, steps_per_epoch),
+        Fetched(MicroBatches(sampler.source, task, seed, steps_per_epoch)),
         batch_sampler=sampler,  # type: ignore[arg-type]  # a MicroBatch stands where torch expects a list of indices
         collate_fn=as_it_is,
         num_workers=task.workers,
@@ -123,8 +145,25 @@ def build_loader(
     )
 
 
-def started(loader: "DataLoader[LoadedMicroBatch]") -> Iterator[LoadedMicroBatch]:
-    """Iterate over a loader; its workers, which are forked for the first batch, are deaf to requests to stop."""
+def started(loader: "DataLoader[LoadedMicroBatch | UserError]") -> Iterator[LoadedMicroBatch]:
+    """Iterate over a loader; its workers, which are forked for the first batch, are deaf to requests to stop.
+
+    Raises:
+        UserError: something about the samples that the user can mend.
+    """
+    try:
+        for loaded in forked(loader):
+            if isinstance(loaded, UserError):
+                raise loaded
+            yield loaded
+    except Exception as error:
+        # What the trace holds keeps the workers alive, and at its end the process would wait for them for ever.
+        traceback.clear_frames(error.__traceback__)
+        raise
+
+
+def forked(loader: "DataLoader[LoadedMicroBatch | UserError]") -> Iterator[LoadedMicroBatch | UserError]:
+    """Iterate over a loader, and hold signals back while its workers are forked."""
     batches = iter(loader)
     if loader.num_workers:
         with held_back():

@@ -1,11 +1,27 @@
 """Printing where the reader may be gone: `recipe | tee log` ends tee with the same Ctrl-C, and the run still has its last
-checkpoint to seal and its own exit code to end with.
+checkpoint to seal and its own exit code to end with. There may also never have been a reader, or none of every letter.
 """
 
+import io
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TextIO
+
+
+def prepare() -> None:
+    """Let a run speak where stdout or stderr was closed (`>&-`), and where they can't show the letters of a label."""
+    # The next file that is opened gets a descriptor that was closed, and with it what libraries in C print there.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def tell(text: str, stream: TextIO) -> None:

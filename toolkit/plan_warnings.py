@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping
 
 from toolkit.learning_rates import trained, unusual_rate
-from toolkit.model_config import ModelConfig
 from toolkit.runtime import usable_cores
 from toolkit.schedules import warmup_steps
 from toolkit.training import Training
@@ -26,10 +25,7 @@ def warnings_of(training: Training) -> list[str]:
             f"the warm-up takes {warmup:,} steps (optim.warmup) and the run {training.total_steps:,}, so that the learning rate never "
             f"reaches {config.optim.rate:g}; give a shorter warm-up, or more epochs"
         )
-    # Which rates suit a network of the recipe's own, nobody knows: 0.05 is fine for a few weights.
-    if isinstance(getattr(config, "model", None), ModelConfig) and (
-        unusual := unusual_rate(config.optim.rate, trained(config), config.optim.name)
-    ):
+    if unusual := unusual_rate(config.optim.rate, trained(config), config.optim.name):
         found.append(unusual)
     cores, local = usable_cores(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if training.task.workers * local > cores:

@@ -13,6 +13,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from toolkit.activity import PREPARING
 from toolkit.agreement import compare_data, compare_models, digests_of_data
 from toolkit.config import Config
+from toolkit.console import amount
 from toolkit.cut import accumulation
 from toolkit.errors import UserError
 from toolkit.first_batch import active_dropout, batch_norms, named, parts_of, unused_parameters, without_gradient
@@ -304,13 +305,14 @@ def plan(training: Training) -> dict[str, str]:
     facts["samples"] = f"{len(task.train):,} for training{held_out}"
     group = "process(es)" if runtime.strategy.tensor == 1 else f"group(s) of {runtime.strategy.tensor} processes"
     facts["global batch"] = (
-        f"{size} = {processes} {group} x {fewest} micro-batch(es) of about {size / processes / fewest:.3g}"
+        f"{size} = {processes} {group} x {fewest} micro-batch(es) of about {amount(size / processes / fewest)}"
     )
     if by_length:
         finer = ", and into more where that saves padding" if runtime.device.type == "cpu" else ""
         facts["global batch"] += f", cut by length{finer}"
+    epochs = amount(training.total_steps / training.steps_per_epoch)
     facts["steps"] = (
-        f"{training.total_steps:,} ({training.total_steps / training.steps_per_epoch:.3g} epochs of {training.steps_per_epoch:,}), "
+        f"{training.total_steps:,} ({epochs} epochs of {training.steps_per_epoch:,}), "
         f"evaluation every {config.evaluate.every or training.steps_per_epoch:,}"
         + (f", {config.batch.evaluated:,} samples at once in each process" if task.evaluate is not None else "")
     )

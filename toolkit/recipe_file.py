@@ -9,7 +9,6 @@ from typing import Any, get_type_hints
 
 from toolkit.config import Config
 from toolkit.errors import UserError
-from toolkit.run import quiet_libraries
 
 
 def load_recipe(path: Path) -> tuple[type[Config], Callable[[Any], Any]]:
@@ -18,7 +17,6 @@ def load_recipe(path: Path) -> tuple[type[Config], Callable[[Any], Any]]:
     Raises:
         UserError: the file can't be loaded, or defines no recipe.
     """
-    quiet_libraries()
     name = f"recipe_{path.stem}"
     spec = spec_from_file_location(name, path) if path.is_file() and path.suffix == ".py" else None
     if spec is None or spec.loader is None:

@@ -1,7 +1,6 @@
 """A recipe as a command: from its arguments to the exit code of its process."""
 
 import io
-import logging
 import os
 import sys
 import time
@@ -41,13 +40,13 @@ def fine_tune(
     module = sys.modules[config_class.__module__]
     recipe = Path(getattr(module, "__file__", None) or config_class.__name__.lower()).stem
     config: AnyConfig | None = None
+    pipes.prepare()
     try:
         config = settings_of(config_class, module.__doc__ or "", arguments, recipe)
         code = stays_stopped(config)
         if code is not None:
             sys.exit(code)
         end_with_launcher()
-        quiet_libraries()
         # torch and Accelerate are imported from here on: `--help` and a mistyped flag have been answered.
         from toolkit.training_run import carry_out
 
@@ -58,7 +57,9 @@ def fine_tune(
         code = USER_CAN_FIX
     except Preempted as stop:
         if is_main_process():
-            pipes.tell(
+            from toolkit.last_word import say_last
+
+            say_last(
                 f"\n{recipe}: stopped on request ({stop.reason}) after step {stop.step:,}, which has a sealed checkpoint; "
                 f"{next_command(config)} from there",
                 sys.stdout,
@@ -150,18 +151,6 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def quiet_libraries() -> None:
-    """Switch off the bars, warnings and telemetry of the libraries, before they are imported; ours stand for them."""
-    for variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_TELEMETRY", "TRANSFORMERS_NO_ADVISORY_WARNINGS"):
-        os.environ.setdefault(variable, "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    # Of a process that died each other one would print the C++ stack of its lost connection.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    # It recommends a package of kernels from the hub, which would be code from there.
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-
-
 def report(recipe: str, config: Config | None, error: UserError) -> None:
     """Tell the user once, from the main process, and leave word in the run folder if that is this run's own."""
     if not is_main_process() and not isinstance(error, LoneUserError) and not speaks_for_its_machine(error):
@@ -171,8 +160,10 @@ def report(recipe: str, config: Config | None, error: UserError) -> None:
         from toolkit.run_folder import leave_word_of_refusal
 
         leave_word_of_refusal(Path(config.output), error.problems)
+    from toolkit.last_word import say_last
+
     pipes.flush()
-    pipes.tell("\n".join(["", f"{recipe} can't go on:", *(f"  - {problem}" for problem in error.problems)]), sys.stderr)
+    say_last("\n".join(["", f"{recipe} can't go on:", *(f"  - {problem}" for problem in error.problems)]), sys.stderr)
 
 
 def speaks_for_its_machine(error: UserError) -> bool:

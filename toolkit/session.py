@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import torch
 from safetensors import SafetensorError
 
-from toolkit import pipes
 from toolkit.activity import PREPARING, WRITING
 from toolkit.agreement import digests_of_data
 from toolkit.checkpoint import digest_of_file, retire
@@ -22,6 +21,7 @@ from toolkit.evaluation import Evaluation
 from toolkit.evaluation_file import evaluation_of, numbers, write_evaluation
 from toolkit.exchange import Exchange
 from toolkit.former import bring_ledger, make_way
+from toolkit.last_word import say_last
 from toolkit.launch import agent
 from toolkit.ledger import Ledger
 from toolkit.loop import train
@@ -277,7 +277,8 @@ class Session:
         saver.best = training.standing.best.step if training.standing.best else None
         progress.ledger, progress.saver = ledger, saver
         try:
-            with Display(voice, training.total_steps, start.step) as display:
+            every, best = training.config.log.every, training.config.checkpoint.best.partition(" ")[2]
+            with Display(voice, training.total_steps, start.step, every=every, best=best) as display:
                 progress.display = display
                 return train(training, progress, known)
         finally:
@@ -406,7 +407,7 @@ class Session:
                 with suppress(OSError):
                     self.record_failure(text, code=code)
             if not verdict.get("told"):
-                pipes.tell(f"\n{self.recipe} can't go on:\n  - {text}; {left}", sys.stderr)
+                say_last(f"\n{self.recipe} can't go on:\n  - {text}; {left}", sys.stderr)
             return code
         code = STOPPED if verdict.get("expired") and sealed else DEFECT
         with suppress(OSError):
@@ -415,7 +416,7 @@ class Session:
             else:
                 # An agent does not start again what was asked to stop.
                 self.record_failure(f"ended at once: {text}", agent=agent())
-        pipes.tell(f"\n{self.recipe}: ended at once ({text}); {left}", sys.stderr)
+        say_last(f"\n{self.recipe}: ended at once ({text}); {left}", sys.stderr)
         return code
 
 

@@ -78,6 +78,8 @@ class StopRequests:
                 # stays, and Ctrl-C has to work there.
                 ends = self.reason is not None and not hasattr(sys, "ps1")
                 signal.signal(number, signal.SIG_IGN if ends else handler)
+            # A loader's worker has a copy of this end, which closing ours would leave open, and the listener waiting.
+            sending.shutdown(socket.SHUT_RDWR)
             sending.close()
             listener.join()
             receiving.close()

@@ -9,8 +9,6 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from toolkit.run import quiet_libraries
-
 if TYPE_CHECKING:
     from toolkit.notebook.batches import first_batch
     from toolkit.notebook.launching import launch
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
     from toolkit.notebook.running import run
     from toolkit.notebook.token_losses import loss_per_token
 
-# Before torch and the libraries of Hugging Face are loaded, which is when a name below is first used.
-quiet_libraries()
 # Else torch's profiler tells stderr that it starts and that it stops.
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 # Their bars are off, so that nothing is lost without the widgets.
