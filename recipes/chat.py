@@ -24,6 +24,7 @@ from toolkit.chat.tokens import prepare
 from toolkit.export import pretrained_folder
 from toolkit.losses import causal_logits, counted, summed_cross_entropy
 from toolkit.model_config import ModelConfig
+from toolkit.sample_scores import reference_losses
 from toolkit.tokenizer import tokenizer
 
 import torch
@@ -51,6 +52,12 @@ def loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     return summed_cross_entropy(logits.flatten(0, 1).index_select(0, batch["carrying"]), batch["targets"])
 
 
+def scores(model: torch.nn.Module, batch: Batch) -> list[dict[str, float]]:
+    """Return the mean loss of each sample's replies in the data."""
+    labels = batch["labels"][:, 1:].index_select(1, batch["positions"])
+    return reference_losses(causal_logits(model, batch, batch["positions"]), labels)
+
+
 def task(config: Chat) -> Task:
     data, only = config.data, config.evaluate.only
     chats = data.read()
@@ -68,6 +75,7 @@ def task(config: Chat) -> Task:
         units=lambda batch: counted(batch["labels"][:, 1:]),
         loss=loss,
         predict=replies.predict if asked else None,
+        scores=scores if asked else None,
         finish=replies.finish if asked else None,
         metrics=replies.metrics,
         from_loss=perplexity,

@@ -16,6 +16,7 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from toolkit import Config, Task, fine_tune
 from toolkit.export import pretrained_folder
@@ -25,6 +26,7 @@ from toolkit.losses import logits_of
 from toolkit.metrics import class_metrics, correlation, multilabel_f1, positive_class, regression_errors
 from toolkit.model_config import ModelConfig
 from toolkit.models import saved_labels, sequence_classifier
+from toolkit.sample_scores import class_probabilities
 from toolkit.tokenizer import tokenizer
 
 import torch
@@ -60,11 +62,17 @@ class Kind:
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     decide: Callable[[torch.Tensor], torch.Tensor]
     metrics: Callable[[list[str]], list[Callable[..., object]]]
+    scores: Callable[[list[str], torch.Tensor], list[dict[str, float]]] | None = None
 
 
 KINDS = {
-    "single": Kind(cross_entropy, lambda logits: logits.argmax(-1), class_metrics),
-    "multi": Kind(binary_cross_entropy, lambda logits: (logits > 0).long(), lambda labels: [multilabel_f1]),
+    "single": Kind(cross_entropy, lambda logits: logits.argmax(-1), class_metrics, class_probabilities),
+    "multi": Kind(
+        binary_cross_entropy,
+        lambda logits: (logits > 0).long(),
+        lambda labels: [multilabel_f1],
+        partial(class_probabilities, several=True),
+    ),
     "regression": Kind(
         squared_error, lambda logits: logits.squeeze(-1), lambda labels: [regression_errors, correlation]
     ),
@@ -89,6 +97,7 @@ def task(config: Classify) -> Task:
         loss=lambda model, batch: kind.loss(logits_of(model, batch), batch["labels"]),
         predict=lambda model, batch: kind.decide(logits_of(model, batch)),
         references=lambda batch: batch["labels"].long() if texts.kind == "multi" else batch["labels"],
+        scores=kind.scores and (lambda model, batch: kind.scores(texts.labels, logits_of(model, batch))),
         metrics=kind.metrics(texts.labels),
         baseline=texts.baseline,
         show=texts.show,

@@ -29,6 +29,7 @@ from toolkit.losses import logits_of, summed_cross_entropy
 from toolkit.metrics import class_metrics, positive_class
 from toolkit.model_config import ModelConfig
 from toolkit.models import IMAGE_CLASSIFIER, labels_of_head, load_model, saved_labels
+from toolkit.sample_scores import class_probabilities
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def task(config: ClassifyImages) -> Task:
         units=lambda batch: len(batch["labels"]),
         loss=lambda model, batch: summed_cross_entropy(logits_of(model, batch), batch["labels"]),
         predict=lambda model, batch: logits_of(model, batch).argmax(-1),
+        scores=lambda model, batch: class_probabilities(images.labels, logits_of(model, batch)),
         finish=confusion.finish,
         metrics=class_metrics(images.labels),
         baseline=images.baseline,

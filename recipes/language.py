@@ -27,6 +27,7 @@ from toolkit.language.models import embedded_tokenizer, find_objective, language
 from toolkit.language.scores import guesses, scores_of, show_guesses, truths, unigram_scores
 from toolkit.losses import causal_logits, counted, logits_of, summed_cross_entropy
 from toolkit.model_config import ModelConfig
+from toolkit.sample_scores import reference_losses
 from toolkit.tokenizer import tokenizer
 
 
@@ -68,6 +69,7 @@ def task(config: Language) -> Task:
         loss=lambda model, batch: summed_cross_entropy(logits(model, batch), batch["labels"]),
         predict=lambda model, batch: guesses(logits(model, batch), batch["labels"]),
         references=lambda batch: truths(batch["labels"]),
+        scores=lambda model, batch: reference_losses(logits(model, batch), batch["labels"]),
         metrics=[token_accuracy],
         from_loss=lambda mean, units: scores_of(mean, units, streams[1].bytes if objective == "causal" else None),
         baseline_scores=lambda: unigram_scores(*streams, tokens, objective),

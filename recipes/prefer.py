@@ -92,7 +92,8 @@ def task(config: Prefer) -> Task:
 
     def show(sample: int, prediction: Any, reference: Any) -> dict[str, Any]:
         prompt, chosen, rejected = (tokens.decode(ids) for ids in held_out.fetch([sample])[0])
-        said = {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+        row = int(pairs.evaluate.rows[held_out.kept[sample]]) + 1
+        said = {"row": row, "prompt": prompt, "chosen": chosen, "rejected": rejected}
         return said | {"reward_chosen": float(prediction[0]), "reward_rejected": float(prediction[1])}
 
     return Task(

@@ -46,10 +46,13 @@ def loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     return summed_cross_entropy(logits_of(model, batch), batch["labels"])
 
 
-def predict(model: torch.nn.Module, batch: Batch) -> list[list[int]]:
-    """Return for each window the tags of the words that belong to it."""
-    tags, labelled = logits_of(model, batch).argmax(-1).cpu(), (batch["labels"] != NOT_COUNTED).cpu()
-    return [row[where].tolist() for row, where in zip(tags, labelled, strict=True)]
+def predict(model: torch.nn.Module, batch: Batch) -> list[list[list[float]]]:
+    """Return for each window, of the words that belong to it, the tags and how probable each is: (2, words)."""
+    logits = logits_of(model, batch)
+    tags = logits.argmax(-1, keepdim=True)
+    sure = logits.softmax(-1).gather(-1, tags)
+    found, labelled = torch.cat([tags.to(sure.dtype), sure], -1).mT.cpu(), batch["labels"].cpu() != NOT_COUNTED
+    return [row[:, where].tolist() for row, where in zip(found, labelled, strict=True)]
 
 
 def task(config: Tag) -> Task:

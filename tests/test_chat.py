@@ -336,6 +336,8 @@ def test_replies_are_the_same_at_any_batch_size_and_those_of_the_pipeline(
         json.loads(line) for line in (outcome.folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
     ]
     assert all(line["prompt"].endswith("<|assistant|>") and line["wanted"].startswith("It is ") for line in shown)
+    given = train.read_text(encoding="utf-8").splitlines()
+    assert all(line["wanted"] in given[line["row"] - 1] for line in shown)
 
     model = outcome.folder / "model"
     config = chat.Chat(

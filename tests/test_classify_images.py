@@ -331,7 +331,9 @@ def test_the_saved_model_answers_alike_in_the_pipeline(trained: Outcome) -> None
     assert len(shown) == 20
     classify = pipeline("image-classification", str(trained.folder / "model"))
     for row in shown:
-        assert classify(row["image"])[0]["label"] == row["prediction"]
+        answers = {answer["label"]: answer["score"] for answer in classify(row["image"])}
+        assert max(answers, key=lambda label: answers[label]) == row["prediction"] == next(iter(row["scores"]))
+        assert answers == pytest.approx({label: row["scores"][label] for label in answers}, abs=1e-5)
         assert Path(row["image"]).parent.name == row["reference"]
 
     # Not only the label: the logits, of an image that has to be resized and cut.

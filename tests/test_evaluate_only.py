@@ -71,8 +71,8 @@ def test_as_many_predictions_as_asked_for_with_scores(trained: Outcome, evaluate
     assert len(rows) == 12
     for row in rows:
         assert sum(row["scores"].values()) == pytest.approx(1, abs=1e-5)
-        assert max(row["scores"], key=row["scores"].get) == row["predicted"]
-    right = sum(row["predicted"] == row["expected"] for row in rows)
+        assert max(row["scores"], key=row["scores"].get) == row["prediction"]
+    right = sum(row["prediction"] == row["reference"] for row in rows)
     assert right / len(rows) == pytest.approx(evaluation_of(trained.folder)["metrics"]["accuracy"])
     evaluate("--output", trained.folder, "--evaluate.show", "0").done()
     assert not (trained.folder / "evaluation_predictions.jsonl").exists()

@@ -14,8 +14,8 @@ LAYERS = {
         "model_config order outcome pipes randomness reading schedules settings_file stopping"
     ),
     1: (
-        "attention_masks loading losses metric_classes metrics optimizer optimizer_state pieces provenance scoring snapshot "
-        "stored tally task weights "
+        "attention_masks loading losses metric_classes metrics optimizer optimizer_state pieces provenance sample_scores scoring "
+        "snapshot stored tally task weights "
         "answering.metric_classes answering.metrics answering.rules answering.spans chat.metrics embedding.losses embedding.metric_classes "
         "embedding.metrics language.metric_classes language.metrics preferences.metrics rewriting.generation "
         "rewriting.metrics tagging.metric_classes tagging.metrics"

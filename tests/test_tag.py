@@ -168,7 +168,7 @@ def test_a_long_sentence_has_each_label_once_and_is_put_together_again(tag: Modu
     labelled = {n: [label for label in sample["labels"] if label != NOT_COUNTED] for n, sample in enumerate(samples)}
     assert sum(map(len, labelled.values())) == sum(len(tags) for _, tags in rows)
     # With the labels for predictions, the sentences come out as they went in.
-    finished = read.finish(held_out, labelled)
+    finished = read.finish(held_out, {number: (tags, [0.5] * len(tags)) for number, tags in labelled.items()})
     assert finished.predictions == finished.references == [tags for _, tags in rows]
     assert finished.baseline == [["O"] * len(tags) for _, tags in rows]
     batch = tag.pad_words(tokens)(samples[:7])
@@ -206,7 +206,9 @@ def test_words_that_the_tokenizer_makes_nothing_of(tmp_path: Path) -> None:
     )
     assert len(held_out) == 1
     assert [label for label in held_out.fetch([0])[0]["labels"] if label != NOT_COUNTED] == [1, 0]
-    assert read.finish(held_out, {0: [1, 0]}).predictions == [["B-x", "O", "O"], ["O"]]
+    finished = read.finish(held_out, {0: ([1, 0], [0.9, 0.5])})
+    assert finished.predictions == [["B-x", "O", "O"], ["O"]]
+    assert finished.scores == [{"lowest": 0.5, "mean": 0.7}, {}]
 
 
 def _word_piece() -> Any:

@@ -141,6 +141,8 @@ def evaluate(
     wanted = evenly(np.sort(order.ids), shown) if task.show is not None else set()
     # Known to all processes alike: in these rounds each asks how sure the model is.
     shown_rounds = set((np.flatnonzero(np.isin(order.ids, list(wanted))) // size).tolist())
+    if wanted and task.finish is not None:
+        shown_rounds = set(range(order.steps_per_epoch))  # which samples its items are of, only `finish` knows
     # Metrics live in the main process alone; made together, so that a missing package stops all processes and hangs none.
     collector = runtime.together(
         lambda: Collector(task, config.batch.size, last, shown, wanted) if runtime.is_main else None

@@ -127,7 +127,7 @@ class Collector:
     def example(self, number: int, prediction: Any, reference: Any) -> None:
         """Keep a sample for the reader."""
         assert self.task.show is not None
-        sure = {"scores": dict(self.sure[number])} if number in self.sure else {}
+        sure = {"scores": dict(said)} if (said := self.sure.get(number)) else {}
         self.examples[number] = {**self.task.show(number, prediction, reference), **sure}
 
     def finish_predictions(self, are_all: bool) -> bool:
@@ -148,8 +148,10 @@ class Collector:
         if (finished := self.finished) is not None:
             self.scorer.add(finished.predictions, finished.references, finished.baseline if self.last else None)
             details = finished.details
-            if finished.scores is not None:
-                self.sure = dict(enumerate(finished.scores))
+            if finished.samples is not None and self.sure:
+                self.sure = {item: self.sure[sample] for item, sample in enumerate(finished.samples)}
+            else:
+                self.sure = dict(enumerate(finished.scores or ()))
             self.examples.clear()
             items = np.arange(len(finished.predictions)) if self.task.show is not None else np.zeros(0, dtype=np.int64)
             for number in sorted(evenly(items, self.shown)):

@@ -55,7 +55,9 @@ class Finished:
     baseline: Sequence[Any] | None = None
     """What a trivial model would predict, one per item; None where there is none, or `Task.baseline` says it."""
     scores: Sequence[Mapping[str, float]] | None = None
-    """How sure the model is of each item, by name, for a reader; None leaves that to `Task.scores`."""
+    """How sure the model is of each item, by name, for a reader."""
+    samples: Sequence[int] | None = None
+    """Where each item is of one sample, the id of that: it is shown with what `Task.scores` said of it."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """What else is to be known of all predictions together, such as a confusion matrix: plain values, which JSON can hold. An
     export gets them as `details`."""

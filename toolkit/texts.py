@@ -98,7 +98,8 @@ class Texts:
                 case _:
                     return float(value)
 
-        return {**self.evaluate.texts[number], "prediction": named(prediction), "reference": named(reference)}
+        row = {"row": int(self.evaluate.rows[number]) + 1}
+        return {**row, **self.evaluate.texts[number], "prediction": named(prediction), "reference": named(reference)}
 
     def tokenize(self, tokenizer: Any, limit: int | None = None) -> tuple[TokenizedTexts, TokenizedTexts]:
         """Return the training and the evaluation texts as token ids.

@@ -114,7 +114,10 @@ def show_answer(windows: QuestionWindows) -> Callable[[int, str, list[str]], dic
 
     def show(number: int, answer: str, references: list[str]) -> dict[str, Any]:
         questions = windows.questions
+        place = questions.places[number]
+        row = {"row": place[0]} if len(place) == 1 else {}  # questions in files of SQuAD have an id alone
         return {
+            **row,
             "id": questions.ids[number],
             "question": questions.questions[number],
             "context": questions.contexts[questions.context_of[number]],

@@ -193,7 +193,8 @@ class Replies:
         """Return replies beside those in the data, and the most frequent one in the training data."""
         asked = [number for number in self.asked if number in predictions]
         wanted = [self.reference(number) for number in asked]
-        return Finished([predictions[number] for number in asked], wanted, [self.most_frequent] * len(wanted))
+        replies = [predictions[number] for number in asked]
+        return Finished(replies, wanted, [self.most_frequent] * len(wanted), samples=asked)
 
     def reference(self, number: int) -> str:
         """Return the last reply of an evaluation sample, as the model could emit it."""
@@ -216,11 +217,13 @@ class Replies:
                     example.setdefault(answer, reply)
         return example[counts.most_common(1)[0][0]] if counts else ""
 
-    def show(self, item: int, prediction: str, reference: str) -> dict[str, str]:
+    def show(self, item: int, prediction: str, reference: str) -> dict[str, Any]:
         """Return what a reader sees of a reply."""
-        sample = self.prepared.evaluate.fetch([self.asked[item]])[0]
+        source = self.prepared.evaluate
+        sample = source.fetch([self.asked[item]])[0]
         prompt = sample["input_ids"][: reply_span(np.array(sample["labels"]))[0]]
-        return {"prompt": self.tokenizer.decode(prompt), "reply": prediction, "wanted": reference}
+        row = int(source.rows.numbers[source.kept[self.asked[item]]]) + 1
+        return {"row": row, "prompt": self.tokenizer.decode(prompt), "reply": prediction, "wanted": reference}
 
     @property
     def metrics(self) -> list[Callable[..., Any]]:

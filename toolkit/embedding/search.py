@@ -40,7 +40,12 @@ class Search:
         found = [{**one, "nearest": int(candidates[one["nearest"]])} for one in found]
         # Queries without a right answer, such as the only held-out text of its label, say nothing.
         asked = [number for number, one in enumerate(found) if one["rank"] > 0]
-        return Finished([found[number] for number in asked], [int(queries[number]) for number in asked])
+        cosines = [{"cosine": one.pop("cosine")} for one in found]
+        return Finished(
+            [found[number] for number in asked],
+            [int(queries[number]) for number in asked],
+            scores=[cosines[number] for number in asked],
+        )
 
     @cached_property
     def questions(self) -> tuple[Array, Array, Callable[[Array], Array], Callable[[Array], Array]]:
@@ -87,12 +92,13 @@ class Search:
         """Return what a reader sees of a pair, or of a search."""
         if self.texts.kind == "scores":
             return {
+                "row": self.row(item),
                 "text": self.texts.text(item, 0),
                 "text_pair": self.texts.text(item, 1),
                 "cosine": float(prediction),
                 "score": float(reference),
             }
-        seen: dict[str, Any] = {"text": self.texts.text(reference, 0)}
+        seen: dict[str, Any] = {"row": self.row(reference), "text": self.texts.text(reference, 0)}
         if self.texts.kind == "labels":
             labels = self.texts.sides[0].evaluate.labels
             seen |= {"label": labels.names[labels.values[reference]]}
@@ -100,7 +106,17 @@ class Search:
         else:
             seen |= {"wanted": self.texts.text(reference, 1)}
         nearest = self.texts.text(prediction["nearest"], len(self.texts.sides[:2]) - 1)
-        return {**seen, "nearest": nearest, "rank_of_right": prediction["rank"]}
+        nearest_row = self.row(prediction["nearest"])
+        return {
+            **seen,
+            "nearest": nearest,
+            "nearest_row": nearest_row,
+            "rank_of_right": prediction["rank"],
+        }
+
+    def row(self, item: int) -> int:
+        """Return the row of an evaluation text where it was read, from 1 on."""
+        return int(self.texts.sides[0].evaluate.rows[item]) + 1
 
 
 def search(
@@ -115,8 +131,8 @@ def search(
         excluded: returns which are not looked at, likewise.
 
     Returns:
-        For each query the rank of the nearest right candidate (0 where none is right), the nearest candidate, and the share of
-        pairs of a right and a wrong one in which the right one is nearer. A tie counts against the rank and half for the share.
+        For each query the rank of the nearest right candidate (0 where none is right), the nearest candidate with its cosine, and
+        the share of pairs of a right and a wrong one in which the right one is nearer. A tie counts against the rank and half for the share.
         Costs the product of both numbers.
     """
     from scipy.stats import rankdata
@@ -143,6 +159,7 @@ def search(
                 {
                     "rank": int(ranks[number]) if answered else 0,
                     "nearest": int(cosines[number].argmax()),
+                    "cosine": float(cosines[number].max()),
                     "ordered": float(shares[number]) if answered else 0.0,
                 }
             )

@@ -36,7 +36,7 @@ class Confusion:
         predicted = [int(prediction) for prediction in predictions.values()]
         wanted = self.references[list(predictions)]
         matrix = confusion_matrix(wanted, predicted, labels=range(len(self.names)))
-        return Finished(predicted, wanted.tolist(), details={"confusion": matrix.tolist()})
+        return Finished(predicted, wanted.tolist(), samples=list(predictions), details={"confusion": matrix.tolist()})
 
     def exported(self, export: Callable[[Any, Path, Mapping[str, Any]], None]) -> Callable[..., None]:
         """Return an export that also writes confusion_matrix.csv, and what it shows into the model card."""

@@ -62,17 +62,21 @@ def seq2seq_model(
     return module  # type: ignore[no-any-return]
 
 
-def target_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the cross-entropy summed over the target tokens, in float32 or better."""
-    labels = batch["labels"]
+def target_logits(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """Return the logits of each target token, given those before it: (rows, tokens, vocabulary)."""
     with padding_known(batch):
-        logits = model(
+        logits: torch.Tensor = model(
             input_ids=batch["input_ids"],
             attention_mask=batch["attention_mask"],
-            decoder_input_ids=decoder_inputs(model, labels),
+            decoder_input_ids=decoder_inputs(model, batch["labels"]),
             use_cache=False,
         ).logits
-    return summed_cross_entropy(logits, labels)
+    return logits
+
+
+def target_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """Return the cross-entropy summed over the target tokens, in float32 or better."""
+    return summed_cross_entropy(target_logits(model, batch), batch["labels"])
 
 
 def target_tokens(batch: Batch) -> int:

@@ -13,8 +13,16 @@ from toolkit.export import pretrained_folder
 from toolkit.model_config import ModelConfig
 from toolkit.rewriting.data import Pairs, TextPairs
 from toolkit.rewriting.generation import GenerateConfig, generated_texts
-from toolkit.rewriting.models import check_seq2seq, longest_text, seq2seq_model, target_loss, target_tokens
+from toolkit.rewriting.models import (
+    check_seq2seq,
+    longest_text,
+    seq2seq_model,
+    target_logits,
+    target_loss,
+    target_tokens,
+)
 from toolkit.rewriting.tokens import pad_pairs, tokenize_pairs
+from toolkit.sample_scores import reference_losses
 from toolkit.task import Finished, Task
 from toolkit.tokenizer import SEQ2SEQ, tokenizer
 
@@ -86,10 +94,12 @@ def seq2seq_task(config: Seq2SeqConfig, data: TextPairs, corpus: Callable[[], "S
             list(written.values()),
             [pairs.references[number] for number in written],
             [baseline[number] for number in written],
+            samples=list(written),
         )
 
     def show(number: int, written: str, references: list[str]) -> dict[str, Any]:
-        return {"source": pairs.source(number), "prediction": written, "references": references}
+        row = {"row": int(pairs.evaluate.rows[number]) + 1}
+        return {**row, "source": pairs.source(number), "prediction": written, "references": references}
 
     return Task(
         model=lambda runtime: seq2seq_model(
@@ -101,6 +111,7 @@ def seq2seq_task(config: Seq2SeqConfig, data: TextPairs, corpus: Callable[[], "S
         units=target_tokens,
         loss=target_loss,
         predict=lambda model, batch: generated_texts(model, batch, tokens),
+        scores=lambda model, batch: reference_losses(target_logits(model, batch), batch["labels"]),
         finish=finish,
         metrics=purpose.metrics,
         show=show,

@@ -115,23 +115,31 @@ class TaggedSentences:
         return length, min(overlap, room - 1)
 
     def finish(self, windows: TaggedWindows, predictions: Mapping[int, Any]) -> Finished:
-        """Return tags by sentence, from the tag ids that were predicted for the words of each window."""
+        """Return tags by sentence, and how sure the model is of them.
+
+        `predictions` are of each window (2, its words): the tag ids, and their probabilities.
+        """
         rows = windows.rows
         names = np.array(self.labels, dtype=object)
         tags = np.full(len(rows.tags), self.labels.index(self.commonest), dtype=np.int64)
-        for window, predicted in predictions.items():
-            tags[rows.starts[windows.sentence[window]] + windows.words(window)] = predicted
+        sure = np.full(len(tags), np.nan)  # stays so for words that the tokenizer makes nothing of
+        for window, (predicted, probable) in predictions.items():
+            words = rows.starts[windows.sentence[window]] + windows.words(window)
+            tags[words], sure[words] = np.asarray(predicted, dtype=np.int64), probable
         inside = [slice(first, last) for first, last in zip(rows.starts[:-1], rows.starts[1:], strict=True)]
         wanted = [names[rows.tags[one]].tolist() for one in inside]
-        return Finished(
-            [names[tags[one]].tolist() for one in inside], wanted, [[self.commonest] * len(one) for one in wanted]
-        )
+        known = [one[~np.isnan(one)] for one in (sure[words] for words in inside)]
+        scores = [{"lowest": float(one.min()), "mean": float(one.mean())} if len(one) else {} for one in known]
+        baseline = [[self.commonest] * len(one) for one in wanted]
+        return Finished([names[tags[one]].tolist() for one in inside], wanted, baseline, scores)
 
     def show(self, sentence: int, predicted: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:
         """Return what a reader sees of an evaluated sentence: its entities, or its words with their tags."""
         words = self.evaluate.words[sentence]["tokens"]
+        row = int(self.evaluate.rows[sentence]) + 1
         if self.kind == "bio":
             return {
+                "row": row,
                 "text": " ".join(words),
                 "predicted": entities(words, predicted),
                 "expected": entities(words, wanted),
@@ -139,6 +147,7 @@ class TaggedSentences:
         pairs = list(zip(words, predicted, wanted, strict=True))
         wrong = [f"{word} is {expected}, not {tag}" for word, tag, expected in pairs if tag != expected]
         return {
+            "row": row,
             "text": " ".join(words),
             "predicted": " ".join(f"{word}/{tag}" for word, tag, _ in pairs),
             "wrong": wrong,
