@@ -281,7 +281,8 @@ def test_the_saved_model_gives_others_the_vectors_that_were_evaluated(
     assert {name: record["metrics"][name] for name in scores} == pytest.approx(scores, rel=1e-9)
     assert set(record["baseline"]) == set(scores)
     shown = [json.loads(line) for line in (outcome.folder / "predictions.jsonl").read_text().splitlines()]
-    assert shown[0].keys() >= {"text", "wanted", "nearest", "rank_of_right"}
+    assert shown[0].keys() >= {"row", "text", "wanted", "nearest", "nearest_row", "rank_of_right"}
+    assert 0 < shown[0]["scores"]["cosine"] <= 1.000001
     before = (outcome.folder / "model" / "model.safetensors").read_bytes()
     again = run(*words, "--evaluate.only").done()
     assert f"{record['metrics']['loss']:.4f}" in again.output

@@ -242,6 +242,7 @@ def test_only_the_policy_is_saved_and_others_load_it(train: Capture, tmp_path: P
     (folder / "reference.json").unlink()
     train(*words, "--evaluate.only")[0].told("which model it was trained against", "--dpo.reference")
     shown = [json.loads(line) for line in (outcome.folder / "predictions.jsonl").read_text().splitlines()]
+    assert [row["row"] for row in shown] == list(range(1, len(shown) + 1))
     assert shown[0]["prompt"] == pairs(1)[0]["prompt"]
     assert shown[0]["chosen"] == pairs(1)[0]["chosen"] + "<end>"
 

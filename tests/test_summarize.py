@@ -62,6 +62,12 @@ def test_the_saved_model_writes_the_same_texts_by_itself(trained: Outcome) -> No
     texts = tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True)
     assert [text.strip() for text in texts] == [row["prediction"] for row in shown]
     assert len(set(texts)) > 3
+    assert [row["row"] for row in shown] == list(range(1, 12))
+    for row, text in zip(shown, inputs["input_ids"], strict=True):
+        wanted = tokenizer(text_target=row["references"][0], return_tensors="pt")["input_ids"]
+        mask = (text != tokenizer.pad_token_id).long()
+        loss = model(input_ids=text[None], attention_mask=mask[None], labels=wanted).loss
+        assert row["scores"]["loss"] == pytest.approx(float(loss), rel=1e-4)
     assert [row["references"] for row in shown] == [row["summary"] for row in rows(11, first=37)]
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "['summarize: ' + text for text in texts]" in card

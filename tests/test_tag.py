@@ -76,6 +76,9 @@ def test_entities_from_conll_files_and_the_pipeline_answers_alike(tag: ModuleTyp
     shown = [json.loads(line) for line in (outcome.folder / "predictions.jsonl").read_text().splitlines()]
     said = {row["text"]: row["predicted"] for row in shown}
     assert len(shown) == 20
+    assert [row["row"] for row in shown] == list(range(1, 21))
+    for row, answer in zip(shown, found, strict=True):
+        assert row["scores"]["lowest"] <= min((one["score"] for one in answer), default=1) + 1e-5
     for (words, _), answer in zip(rows, found, strict=True):
         assert [f"{one['word'].strip()} ({one['entity_group']})" for one in answer] == said[" ".join(words)]
     predicted = [_tags_of(words, answer) for (words, _), answer in zip(rows, found, strict=True)]
