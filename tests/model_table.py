@@ -64,6 +64,19 @@ ROWS = [
         "classify answer",
         {"vocab_size": WORDS, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 16, "pad_token_id": 0},
     ),
+    Row(
+        "FlauBERT",
+        "FlaubertConfig",
+        "classify",
+        {
+            "vocab_size": WORDS,
+            "emb_dim": 16,
+            "n_layers": 2,
+            "n_heads": 2,
+            "max_position_embeddings": LENGTH,
+            "pad_index": 0,
+        },
+    ),
     Row("ALBERT", "AlbertConfig", "classify", {**TEXT, "embedding_size": 16}),
     Row("ELECTRA", "ElectraConfig", "classify tag", {**TEXT, "embedding_size": 16}),
     Row(
@@ -164,6 +177,19 @@ ROWS = [
         },
     ),
     Row("StableLM", "StableLmConfig", "chat", CAUSAL),
+    Row("LFM2", "Lfm2Config", "chat", CAUSAL),
+    Row(
+        "Qwen3-Next",
+        "Qwen3NextConfig",
+        "chat",
+        {
+            **EXPERTS,
+            **{"num_experts": 4, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16},
+            **{f"linear_{part}": 2 for part in ("num_key_heads", "num_value_heads")},
+            **{f"linear_{part}_head_dim": 8 for part in ("key", "value")},
+            "layer_types": ["linear_attention", "full_attention"],
+        },
+    ),
     Row("Mamba", "MambaConfig", "chat language classify", STATES),
     Row("Mamba 2", "Mamba2Config", "language", {**STATES, "num_heads": 4, "head_dim": 8, "n_groups": 1}),
     Row("Mixtral", "MixtralConfig", "chat language", {**EXPERTS, "num_local_experts": 4}),
@@ -511,9 +537,6 @@ def main(arguments: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         cache = {"HF_HOME": "hub", "FINETUNE_TOOLKIT_CACHE": "cache"}
         os.environ |= {"HF_HUB_OFFLINE": "1", **{name: str(Path(folder, place)) for name, place in cache.items()}}
-        from toolkit.run import quiet_libraries
-
-        quiet_libraries()
         print(page(walk(jobs(Path(folder, "models")))), end="")
 
 

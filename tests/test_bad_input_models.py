@@ -121,7 +121,9 @@ def test_model_of_another_architecture(classify: Classify, tmp_path: Path, with_
     ViTModel(ViTConfig(image_size=8, patch_size=4, **sizes)).save_pretrained(folder)
     if with_tokenizer:
         save_tokenizer(folder)
-    classify(model=folder).refused(f"model.name is '{folder}', a vit model, which can't classify texts; {ENCODERS}")
+    classify(model=folder).refused(
+        f"model.name is '{folder}', a model of type vit, which can't classify texts; {ENCODERS}"
+    )
 
 
 def test_model_of_speech(classify: Classify, tmp_path: Path) -> None:
@@ -131,7 +133,7 @@ def test_model_of_speech(classify: Classify, tmp_path: Path) -> None:
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 14}
     special = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 1)
     WhisperModel(WhisperConfig(**layers, **heads, **special)).save_pretrained(tmp_path / "whisper")
-    classify(model=tmp_path / "whisper").refused("a whisper model, which can't classify texts", ENCODERS)
+    classify(model=tmp_path / "whisper").refused("a model of type whisper, which can't classify texts", ENCODERS)
 
 
 def test_weights_of_another_model(classify: Classify, copy: Path) -> None:
@@ -276,8 +278,13 @@ def test_a_model_of_one_label_is_not_scored_on_several(classify: Classify, tmp_p
     [
         ("EsmConfig", {"token_dropout": True, "pad_token_id": 0}, 0.25, None),
         ("LevitConfig", {}, 0.0, None),
-        ("LevitConfig", {}, 0.25, "a levit model takes only whole numbers for its drop_path_rate; leave it out"),
-        ("ResNetConfig", {}, 0.25, "a resnet model has no dropout; leave it out"),
+        (
+            "LevitConfig",
+            {},
+            0.25,
+            "a model of type levit takes only whole numbers for its drop_path_rate; leave it out",
+        ),
+        ("ResNetConfig", {}, 0.25, "a model of type resnet has no dropout; leave it out"),
     ],
 )
 def test_dropout_is_set_where_it_is_a_probability(

@@ -186,7 +186,7 @@ def test_every_setting_is_one_that_changes_numbers_or_one_that_a_run_may_change(
     """A new one has to be put into one of the two lists; the second is tried in test_resume.py."""
     speed_and_cadence = {
         "batch.micro", "batch.balance", "batch.eval", "batch.reduce_each", "evaluate.every", "evaluate.only", "evaluate.show", "optim.nonfinite",
-        "output", "resume", "rehearse", "threads", "checkpoint.every", "checkpoint.keep", "checkpoint.best", "checkpoint.grace",
+        "log.every", "output", "resume", "rehearse", "threads", "checkpoint.every", "checkpoint.keep", "checkpoint.best", "checkpoint.grace",
         "timeout.meeting", "timeout.silence", "timeout.progress",
     }  # fmt: skip
     # Of the tiny recipe's own, and of what is given instead of epochs.

@@ -57,7 +57,7 @@ def test_a_source_that_returns_too_few_samples(folder: Path) -> None:
 
 
 def test_a_source_that_returns_too_few_samples_later(folder: Path) -> None:
-    failed(run(folder, train=Forgetful(3)).told(*FORGOTTEN))
+    failed(run(folder, "--rehearse", "false", train=Forgetful(3)).told(*FORGOTTEN))
 
 
 IN_A_WORKER = f"""
@@ -79,7 +79,7 @@ fine_tune(Line, lambda config: task(workers=1, **changes))
 @pytest.mark.parametrize("kind", ["error of the user", "defect"])
 def test_an_error_in_a_worker_of_the_loader_ends_the_run(folder: Path, kind: str) -> None:
     """A worker ignores the signal that Python would end it with: the run must not wait for it."""
-    outcome = run_outside(["python", "-c", IN_A_WORKER, kind, "--threads", "1"], folder)
+    outcome = run_outside(["python", "-c", IN_A_WORKER, kind, "--threads", "1", "--rehearse", "false"], folder)
     if kind == "defect":
         assert outcome.code == 1
         assert "ZeroDivisionError: Caught ZeroDivisionError in DataLoader worker process 0" in outcome.errors

@@ -290,11 +290,14 @@ def test_differing_names_each_key_with_both_values() -> None:
         (["--train_batch_size", "8"], "--train_batch_size 8 is unknown; did you mean --batch.size?"),
         (["--trainer.max_epochs", "8"], "--trainer.max_epochs 8 is unknown; did you mean --epochs?"),
         (["--bf16"], "--bf16 is unknown; mixed precision is the launcher's: mixed_precision in the launch file"),
-        (["--local-rank=0"], "--local-rank 0 is unknown; how many processes there are, and where, is the launcher's: "),
+        (
+            ["--local-rank=0"],
+            "--local-rank 0 is unknown; how many processes there are, and where, is the launcher's, which",
+        ),
         (["--deepspeed", "x.json"], "--deepspeed x.json is unknown; how a model is spread is the launcher's: "),
         (
             ["--gradient_accumulation_steps", "4"],
-            "batch.size is what one step takes over all processes, batch.micro at most",
+            "--gradient_accumulation_steps 4 is unknown; batch.size is what one step takes over all processes, batch.micro at most",
         ),
         (["--threads", "100000"], "threads is 100000; it must be from 1 to 1,024"),
         (["--log.every", "0"], "log.every is 0; it must be 1 or greater"),

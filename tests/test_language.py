@@ -323,7 +323,7 @@ def test_models_that_do_not_fit_are_refused(
     words = arguments(tmp_path)
     run(language, [*words, "--model.name", both], tmp_path / "a").refused("objective is causal", "--objective masked")
     wrong = [*arguments(tmp_path, "masked"), "--model.name", forwards]
-    run(language, wrong, tmp_path / "b").refused("objective is masked", "a llama model", "--objective causal")
+    run(language, wrong, tmp_path / "b").refused("objective is masked", "a model of type llama", "--objective causal")
     run(language, changed(words, {"--data.block": "600"}), tmp_path / "c").refused(
         "data.block is 600", "at most 512 tokens"
     )

@@ -65,7 +65,7 @@ def test_a_model_that_was_trained_before_takes_smaller_steps(classify: Classify)
             10.0,
             "new",
             "adamw",
-            "optim.lr is 10, where new weights usually take 1e-05 to 0.02 with adamw: training will hardly",
+            "optim.lr is 10, where new weights usually take 1e-05 to 0.1 with adamw: training will hardly",
         ),
         (1e-3, "pretrained", "adamw", "what the model knows may be lost"),
         (0.1, "adapters", "adamw", "what the model knows may be lost"),

@@ -228,10 +228,12 @@ def test_models_without_a_decoder_or_an_encoder_are_refused(
 ) -> None:
     from transformers import LlamaConfig
 
-    run(summarize, tmp_path / "one", "--model.name", str(encoder)).refused("a bert model", "an encoder and a decoder")
+    run(summarize, tmp_path / "one", "--model.name", str(encoder)).refused(
+        "a model of type bert", "an encoder and a decoder"
+    )
     LlamaConfig().save_pretrained(tmp_path / "causal")
     causal = run(summarize, tmp_path / "two", "--model.name", str(tmp_path / "causal"))
-    causal.refused("a llama model", "turn one text into another")
+    causal.refused("a model of type llama", "turn one text into another")
 
 
 def test_facts_follow_from_the_source(tmp_path: Path) -> None:

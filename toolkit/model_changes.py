@@ -67,7 +67,7 @@ def set_dropout(settings: Any, probability: float | None) -> None:
     }
     if not found:
         raise UserError(
-            f"model.dropout is {probability}, but a {settings.model_type} model has no dropout; leave it out"
+            f"model.dropout is {probability}, but a model of type {settings.model_type} has no dropout; leave it out"
         )
     for key, value in found.items():
         try:
@@ -75,7 +75,7 @@ def set_dropout(settings: Any, probability: float | None) -> None:
             setattr(settings, key, 0 if type(value) is int and probability == 0 else probability)
         except StrictDataclassError:
             raise UserError(
-                f"model.dropout is {probability}, but a {settings.model_type} model takes only whole numbers for its "
+                f"model.dropout is {probability}, but a model of type {settings.model_type} takes only whole numbers for its "
                 f"{key}; leave it out"
             ) from None
 

@@ -286,7 +286,7 @@ def check_architecture(config: ModelConfig, settings: Any, architecture: Archite
     """Refuse a model that Transformers has no such class for."""
     if type(settings) not in architecture.loader._model_mapping:
         raise UserError(
-            f"model.name is {config.name!r}, a {settings.model_type} model, which can't {architecture.purpose}; "
+            f"model.name is {config.name!r}, a model of type {settings.model_type}, which can't {architecture.purpose}; "
             f"give a model that Transformers has {architecture.head} for"
         )
 

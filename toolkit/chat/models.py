@@ -71,7 +71,7 @@ def longest_chat(config: ModelConfig, tokenizer: Any) -> int | None:
     if settings.is_encoder_decoder or reads_both_ways(settings):
         how = "has an encoder beside its decoder" if settings.is_encoder_decoder else "reads a text in both directions"
         raise UserError(
-            f"model.name is {config.name!r}, a {settings.model_type} model, which {how} and so is no causal language "
+            f"model.name is {config.name!r}, a model of type {settings.model_type}, which {how} and so is no causal language "
             "model; give one that only continues texts, such as a Llama or a Qwen"
         )
     positions = getattr(settings.get_text_config(), "max_position_embeddings", None)

@@ -48,7 +48,7 @@ def embedding_model(config: EmbeddingModelConfig, vocabulary: int, only: bool = 
         )
     if own is not None and type(own) in IMAGES_AND_TEXTS.loader._model_mapping:
         raise UserError(
-            f"model.name is {config.name!r}, a {own.model_type} model, which sees images beside texts; give an encoder "
+            f"model.name is {config.name!r}, a model of type {own.model_type}, which sees images beside texts; give an encoder "
             "of texts alone, such as a BERT"
         )
     return load_model(config, TEXT_ENCODER, encoder, vocabulary=vocabulary, only=only)

@@ -28,14 +28,14 @@ def find_objective(config: ModelConfig, asked: Literal["auto", "causal", "masked
     settings = model_settings(config)
     if settings.is_encoder_decoder:
         raise UserError(
-            f"model.name is {config.name!r}, a {settings.model_type} model with encoder and decoder; give a model that "
+            f"model.name is {config.name!r}, a model of type {settings.model_type} with encoder and decoder; give a model that "
             "continues texts (causal), or one that fills in masked words (masked)"
         )
     fills = reads_both_ways(settings)
     continues = type(settings) in CAUSAL_MODEL.loader._model_mapping and not fills
     if not fills and not continues:
         raise UserError(
-            f"model.name is {config.name!r}, a {settings.model_type} model, which is no language model; give one that "
+            f"model.name is {config.name!r}, a model of type {settings.model_type}, which is no language model; give one that "
             "continues texts (causal), or one that fills in masked words (masked)"
         )
     own: Objective = "masked" if fills else "causal"
@@ -45,7 +45,7 @@ def find_objective(config: ModelConfig, asked: Literal["auto", "causal", "masked
             "causal": "a causal model, which reads forwards",
         }
         raise UserError(
-            f"objective is {asked}, but model.name is {config.name!r}, a {settings.model_type} model: {does[own]}; "
+            f"objective is {asked}, but model.name is {config.name!r}, a model of type {settings.model_type}: {does[own]}; "
             f"give --objective {own}, or another model"
         )
     return own
