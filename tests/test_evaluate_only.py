@@ -133,6 +133,8 @@ def test_what_is_of_the_training_is_refused_and_the_run_s_own_is_not(trained: Ou
         "checkpoint.keep is 1",
     )
     assert state_of(trained.folder) == before
+    several = evaluate("--output", trained.folder, "--optim.lr", "0.5", "--batch.sise", "3")
+    several.told("did you mean --batch.size?", "which is of the training")
     evaluate("--output", trained.folder, *TRAINED).done()
 
 
@@ -160,3 +162,5 @@ def test_a_model_alone_is_evaluated_with_what_the_command_says(
     evaluate("--model.name", trained.folder / "model", "--data.train", table, "--output", tmp_path / "new").done()
     assert evaluation_of(tmp_path / "new")["data"]["told"].startswith("the evaluation data of")
     assert {row["text"].split()[0] for row in predictions_of(tmp_path / "new")} <= set(WORDS)
+    evaluate("--model.name", trained.folder / "model", "--data.eval", table, "--output", tmp_path / "whole").done()
+    assert evaluation_of(tmp_path / "whole")["data"]["samples"] == len(table.read_text(encoding="utf-8").splitlines())

@@ -61,12 +61,9 @@ def evaluate_only(
         evaluation = replace(evaluation, baseline=runtime.on_main(lambda: known_baseline(weights, data)))
     output = Path(str(config.output))
     runtime.on_main(lambda: write(output, evaluation, weights, data))
-    tell(Result(evaluation.metrics, evaluation.baseline, 0, output), voice, places={})
-    written = {"evaluation": str(output / NAME)}
-    if (output / PREDICTIONS).is_file():
-        written["predictions"] = str(output / PREDICTIONS)
-    voice.facts("", written)
-    return Result(evaluation.metrics, evaluation.baseline, 0, output)
+    result = Result(evaluation.metrics, evaluation.baseline, 0, output)
+    tell(result, voice, places={"evaluation": NAME, "predictions": PREDICTIONS})
+    return result
 
 
 def without_training_data(config: Any) -> Any:

@@ -44,9 +44,16 @@ def evaluation_settings(
         rest = without(run / "config.yaml", arguments)
         given, words = read(config_class, rest), ["--config", str(run / "config.yaml"), *rest]
     problems = refused(given, None if run is None else flatten(read_yaml(run / "config.yaml")))
-    if problems and not given.problems:
+    data = {key: given.values.get(f"data.{key}") for key in ("train", "name", "eval")}
+    if data["eval"] is not None and data["train"] is None and data["name"] is None and "data.train" in given.known:
+        # Data to evaluate on is enough here; what is trained on is not read (`toolkit/evaluate_only.py`).
+        words += ["--data.train", str(data["eval"])]
+    try:
+        config, origins = parse(config_class, description, words), given.origins
+    except UserError as error:
+        raise UserError(*error.problems, *problems) from None
+    if problems:
         raise UserError(*problems)
-    config, origins = parse(config_class, description, words), given.origins
     if run is not None:
         config = found_from(config, begun_in(read_record(run)), origins)
     if run is not None and "model.name" not in origins and hasattr(getattr(config, "model", None), "name"):
