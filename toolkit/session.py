@@ -140,6 +140,8 @@ class Session:
         evaluation = self.train_and_record(training, start, progress, voice, known)
         runtime.doing(WRITING, patient=True)
         result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path)
+        worse = worse_than(result.baseline, result.metrics)
+        training.warnings += [worse] if worse else []
         trained = whole_model(training) if task.export is not None else None
 
         def finish() -> None:
@@ -156,7 +158,7 @@ class Session:
             )
         )
         tell(result, voice)
-        if worse := worse_than(result.baseline, result.metrics):
+        if worse:
             voice.say(f"\nwarning: {worse}")
         return result
 
@@ -325,6 +327,7 @@ class Session:
             epoch=progress.steps / training.steps_per_epoch,
             metrics=evaluation.metrics,
             baseline=evaluation.baseline,
+            warnings=training.warnings,
             skipped=progress.skipped,
             nonfinite=self.progress.nonfinite,
             ledger=asdict(progress.ledger.end),
