@@ -451,6 +451,15 @@ def test_settings_of_sampling_without_sampling_are_left_out_and_told(
     assert saved["max_length"] == 4096
 
 
+def test_the_trial_of_the_end_asks_for_replies_wherever_they_are_asked_for(run: Any, tmp_path: Path) -> None:
+    """Not among the longest conversations, which it would try otherwise."""
+    rows = [{"prompt": "red " * (1 + number % 7), "completion": "blue"} for number in range(40)]
+    rows += [{"prompt": "red " * 40, "completion": "blue"} for _ in range(8)]
+    train, held_out = (write_rows(tmp_path / f"{name}.jsonl", rows) for name in ("train", "eval"))
+    flags = [word for word in SHORT.split() if not word.startswith("float")][:-1]
+    run("--data.train", train, "--data.eval", held_out, *flags).done().says("exact_match")
+
+
 def test_replies_are_those_of_the_saved_model_with_its_own_settings(run: Any, settings_of: Any, tmp_path: Path) -> None:
     from transformers import pipeline
 
@@ -497,5 +506,5 @@ def test_models_that_do_not_continue_texts_are_told_as_such(run: Any, tmp_path: 
     for name, how in (("bert", "reads a text in both directions"), ("bart", "has an encoder beside its decoder")):
         chat_tokenizer(None).save_pretrained(tmp_path / name)
         run("--model.name", tmp_path / name, "--data.train", data).refused(
-            f"a {name} model, which {how} and so is no causal language model", "such as a Llama"
+            f"a model of type {name}, which {how} and so is no causal language model", "such as a Llama"
         )

@@ -99,7 +99,7 @@ def test_other_data_is_evaluated_without_any_training_data(
     assert evaluation_of(trained.folder)["baseline"] == trained.record["baseline"]
     other = tmp_path / "other.jsonl"
     other.write_text('{"text": "red one", "label": "a"}\n{"text": "two", "label": "b"}\n', encoding="utf-8")
-    evaluate("--output", trained.folder, "--data.eval", other).done().says("samples  2")
+    evaluate("--output", trained.folder, "--data.eval", other).done().says("samples   2")
     assert evaluation_of(trained.folder)["baseline"] == {}
     assert evaluation_of(trained.folder)["data"]["sha256"] == {str(other): sha256(other.read_bytes()).hexdigest()}
 
@@ -164,3 +164,32 @@ def test_a_model_alone_is_evaluated_with_what_the_command_says(
     assert {row["text"].split()[0] for row in predictions_of(tmp_path / "new")} <= set(WORDS)
     evaluate("--model.name", trained.folder / "model", "--data.eval", table, "--output", tmp_path / "whole").done()
     assert evaluation_of(tmp_path / "whole")["data"]["samples"] == len(table.read_text(encoding="utf-8").splitlines())
+
+
+def test_the_file_that_a_model_was_trained_on_is_told(trained: Outcome, evaluate: Any, table: Path) -> None:
+    told = "is the file that this model was trained on: the metrics promise too much"
+    assert told in evaluate("--output", trained.folder, "--data.eval", table).done().output
+    other = table.with_name("other.jsonl")
+    other.write_text("".join(table.read_text(encoding="utf-8").splitlines(True)[:6]), encoding="utf-8")
+    without = evaluate("--output", trained.folder, "--data.eval", other).done()
+    assert told not in without.output
+    without.says("baseline  none: it is learned from training data")
+
+
+def test_weights_that_a_run_saved_before_it_went_on_are_not_called_its_last(trained: Outcome, evaluate: Any) -> None:
+    record = json.loads((trained.folder / "run.json").read_text(encoding="utf-8"))
+    (trained.folder / "run.json").write_text(json.dumps({**record, "status": "preempted", "step": 95}))
+    outcome = evaluate("--output", trained.folder).done().says("saved before it went on")
+    assert "step 95" not in outcome.output
+    assert evaluation_of(trained.folder)["weights"]["step"] is None
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_place_where_nothing_can_be_written_is_told_before(
+    place: str, trained: Outcome, evaluate: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    words = ["--model.name", trained.folder / "model", "--data.eval", tmp_path / "none.jsonl"]
+    (tmp_path / "none.jsonl").write_text('{"text": "red one", "label": "a"}\n')
+    outcome = evaluate(*words, "--output", tmp_path / place).told("where the evaluation can't be written")
+    assert "weights" not in outcome.output

@@ -187,3 +187,9 @@ def test_a_model_that_is_worse_than_the_baseline_says_so(tmp_path: Path) -> None
     assert worse_than({"loss": 1.0, "accuracy": 0.5}, {"loss": 2.0, "accuracy": 0.4, "f1": 0.1}) is not None
     assert worse_than({"loss": 2.0, "accuracy": 0.5}, {"loss": 1.0, "accuracy": 0.5}) is None
     assert "in loss (2.0000 against 1.0000); look" in str(worse_than({"loss": 1.0}, {"loss": 2.0}))
+    # That a reward falls is what is wanted, or it is not; and an error rate is the better the lower.
+    rewards = {"preference_accuracy": 0.9, "reward_chosen": -0.5, "reward_rejected": -1.9, "margin": 1.4}
+    assert worse_than({**dict.fromkeys(rewards, 0.0), "preference_accuracy": 0.5}, rewards) is None
+    assert worse_than({"wer": 1.0, "mse": 2.0}, {"wer": 0.1, "mse": 0.5}) is None
+    for name in ("macro_f1", "recall@5", "rougeL", "f1_person", "exact_match"):
+        assert worse_than({name: 0.5}, {name: 0.4}) is not None

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from launching import TINY, launch
 from resuming import Build, contents, numbers, run, undisturbed
 from tiny_recipe import Tiny, task
 
@@ -106,9 +107,57 @@ def test_a_trial_changes_no_number(tmp_path: Path) -> None:
         with torch.no_grad():
             module.inner.weight.zero_()
 
+    def changing(change: Callable[[Any], object]) -> Build:
+        def export(module: Any, folder: Path, results: Mapping[str, Any]) -> None:
+            change(module)
+            task(Tiny()).export(module, folder, results)  # type: ignore[misc]
+
+        return with_task(export=export)
+
+    changes: list[Callable[[Any], object]] = [lambda module: module.half(), lambda module: module.eval()]
     run(tmp_path / "one", *REHEARSED).done()
     run(tmp_path / "two", *REHEARSED, build=with_task(export=spoil)).done()
     assert numbers(tmp_path / "one") == numbers(tmp_path / "two") == undisturbed()
+    for number, change in enumerate(changes):
+        run(tmp_path / f"changed-{number}", *REHEARSED, build=changing(change)).done()
+        assert numbers(tmp_path / f"changed-{number}").rows == undisturbed().rows
+
+
+class NeedsMany:
+    """A metric like those that need samples of all classes."""
+
+    def __init__(self, **options: Any) -> None:
+        self.seen = 0
+
+    def add_batch(self, predictions: Any, references: Any) -> None:
+        self.seen += len(references)
+
+    def compute(self) -> dict[str, float]:
+        return {"share": 1 / (self.seen > 4)}
+
+
+def test_metrics_that_a_few_samples_say_nothing_of_are_tried_with_all(tmp_path: Path) -> None:
+    outcome = run(tmp_path / "run", *REHEARSED, build=with_task(metrics=[NeedsMany])).done()
+    assert outcome.record["metrics"]["share"] == 1
+
+
+def test_an_export_may_ask_for_any_metric(tmp_path: Path) -> None:
+    def export(module: Any, folder: Path, results: Mapping[str, Any]) -> None:
+        folder.mkdir()
+        (folder / "card.txt").write_text(f"{results['metrics']['accuracy']:.3f} {results['baseline']['accuracy']:.3f}")
+
+    outcome = run(tmp_path / "run", *REHEARSED, build=with_task(export=export)).done()
+    assert (
+        (outcome.folder / "model" / "card.txt").read_text().startswith(f"{outcome.record['metrics']['accuracy']:.3f}")
+    )
+
+
+def test_what_fails_in_one_of_two_processes_is_told_once(tmp_path: Path) -> None:
+    flags = ["--model.flaw", "metric", "--threads", "1", "--rehearse", "true"]
+    done = launch(TINY, "--output", str(tmp_path / "run"), *flags)
+    at_once = done.stderr.partition("Traceback (most recent call last):")[0]
+    assert at_once.count("to evaluate the model failed: KeyError") == 1
+    assert "process 1" not in at_once
 
 
 def test_it_can_be_left_out(tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """Parameters without a gradient: what Transformers leaves unused is frozen, what somebody forgot is refused."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import sometimes
 import torch
 from conftest import tiny_bert
-from line import TwoHeads
+from launching import ROOT, launch
+from line import Line, TwoHeads
 from transformers import (
     BertForSequenceClassification,
     BertModel,
@@ -16,11 +20,14 @@ from transformers import (
     XLNetConfig,
     XLNetModel,
 )
+from trial import Outcome, run_here
 
 from toolkit.errors import UserError
 from toolkit.first_batch import active_dropout, forgotten_parameters, parts_of, unused_parameters
+from toolkit.order import ShuffledOrder
 from toolkit.weights import freeze, parameter_names
 
+SCRIPT = Path(sometimes.__file__)
 IDS = torch.arange(4, 12).view(2, 4)
 
 
@@ -99,7 +106,7 @@ def test_what_transformers_leaves_unused_is_frozen(
 ) -> None:
     model = build()
     without = without_gradient(model, look_at)
-    assert unused_parameters(model, [without, without]) == without
+    assert unused_parameters(model, without, []) == without
     assert parts_of(model, without) == parts
     trained = sum(p.requires_grad for p in model.parameters())
     freeze(model, without)
@@ -139,18 +146,46 @@ def test_what_was_forgotten_is_refused(
     without = without_gradient(model, look_at)
     assert forgotten_parameters(model, without)
     with pytest.raises(UserError, match="freeze them") as refused:
-        unused_parameters(model, [without])
+        unused_parameters(model, without, [])
     assert refused.value.problems[0].startswith(named)
 
 
-def test_a_gradient_in_some_processes_alone_is_refused() -> None:
-    without = ["pooler.dense.weight", "pooler.dense.bias"]
-    with pytest.raises(UserError) as refused:
-        unused_parameters(bert(), [without, without[:1]])
-    (problem,) = refused.value.problems
-    assert problem.startswith(
-        "1 trainable parameter(s) get a gradient in some processes and none in others: pooler.dense.bias."
+SOMETIMES = "2 trainable parameter(s) get a gradient from some micro-batches and none from others: encoder.pooler.dense"
+
+
+@pytest.mark.parametrize("launch_file", ["cpu", "cpu_fsdp2"])
+def test_a_gradient_in_some_processes_alone_is_refused(launch_file: str, tmp_path: Path) -> None:
+    """Sharded too, where they would reduce what does not belong together."""
+    one_above = (
+        seed for seed in range(99) if len({point > 7 for point in ShuffledOrder(16, 2, seed).global_batch(0)}) > 1
     )
+    flags = ["--output", str(tmp_path / "run"), "--threads", "1", "--batch.size", "2", "--seed", str(next(one_above))]
+    done = launch(SCRIPT, *flags, config=ROOT / "accelerate_configs" / f"{launch_file}.yaml")
+    assert done.returncode == 1
+    assert SOMETIMES in done.stderr.partition("Traceback")[0]
+
+
+def numbers(folder: Path) -> list[float]:
+    """Return loss and gradient norm of each step."""
+    rows = map(json.loads, (folder / "ledger.jsonl").read_text().splitlines())
+    return [row[name] for row in rows for name in ("loss", "gradient_norm")]
+
+
+def test_how_a_batch_is_cut_does_not_decide_what_is_trained(tmp_path: Path) -> None:
+    flags = ["--threads", "1", "--optim.schedule", "constant", "--optim.warmup", "0", "--optim.lr", "0.1"]
+
+    def run(name: str, *words: str) -> Outcome:
+        return run_here(Line, sometimes.task, [*flags, *words], tmp_path / name).done()
+
+    whole, cut = run("whole", "--steps", "6"), run("cut", "--steps", "6", "--batch.micro", "1")
+    for outcome in (whole, cut):
+        (frozen,) = (line for line in outcome.output.splitlines() if line.startswith("  frozen"))
+        assert frozen.endswith("leaves unused: encoder.embeddings.word_embeddings")
+    assert numbers(cut.folder) == pytest.approx(numbers(whole.folder), rel=1e-12)
+    # Whatever the first micro-batch of a start is, what it has no gradient for is not frozen then.
+    for steps in range(1, 7):
+        run("on", "--steps", str(steps), "--batch.micro", "1")
+    assert numbers(tmp_path / "on") == numbers(cut.folder)
 
 
 def test_branches_that_are_left_out_at_random_count_as_dropout() -> None:

@@ -39,9 +39,9 @@ class TinyData:
 class TinyModel:
     name: str | None = None
     """Not used; evaluate.only sets it."""
-    flaw: Literal["none", "unused", "spare", "mean", "average", "nan", "frozen", "batch_norm", "dropout", "lone"] = (
-        "none"
-    )
+    flaw: Literal[
+        "none", "unused", "spare", "mean", "average", "nan", "frozen", "batch_norm", "dropout", "lone", "metric"
+    ] = "none"
     """What is wrong with it."""
 
 
@@ -140,6 +140,10 @@ def stop_after(steps: int, folder: Path) -> None:
     register_optimizer_step_post_hook(count)
 
 
+def no_metric(**options: Any) -> Any:
+    raise KeyError("no metric")
+
+
 def task(config: Tiny) -> Task:
     flaw, seen = config.model.flaw, os.environ.get("TINY_SEEN")
     rank = os.environ.get("RANK", "0")
@@ -176,7 +180,7 @@ def task(config: Tiny) -> Task:
         units=lambda batch: int((batch["labels"] != -100).sum()),
         loss=loss,
         predict=lambda model, batch: model(batch["values"], batch["mask"]).argmax(-1),
-        metrics=[accuracy],
+        metrics=[no_metric if flaw == "metric" else accuracy],
         baseline=1,
         export=export,
         workers=config.data.workers,

@@ -32,6 +32,10 @@ class LoneUserError(UserError):
     """A `UserError` of one process, of which the others know nothing: it has to speak for itself, and end at once."""
 
 
+class DefectElsewhereError(RuntimeError):
+    """Another process has a defect, and tells of it; it is no error of this one."""
+
+
 class Preempted(Exception):  # noqa: N818 - what was asked for is no error
     """The run stopped on request, with a sealed checkpoint; every process raises it at the same place."""
 

@@ -20,7 +20,8 @@ from toolkit.task import Task
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
-PREDICTIONS = "evaluation_predictions.jsonl"
+PREDICTIONS_ALONE = "evaluation_predictions.jsonl"
+"""Beside those of the training, which stay."""
 
 
 def evaluate_only(
@@ -49,20 +50,28 @@ def evaluate_only(
     if alone is not chosen:
         # What a trivial model would predict is learned from training data.
         task = replace(task, baseline=None, baseline_scores=None)
+    output = Path(str(config.output))
+    runtime.on_main(lambda: check_writable(output))
     # No optimizer and no training batch: what does not fit the training is of no concern here.
     model = prepare_for_evaluation(task, chosen, runtime)
     weights, data = runtime.on_main(lambda: (weights_in(chosen.model.name), data_of(chosen, task)))
     facts = {"weights": weights["told"], "data": data["told"], "samples": f"{data['samples']:,}"}
+    baseline = runtime.on_main(lambda: known_baseline(weights, data)) if alone is not chosen else {}
+    if alone is not chosen and not baseline:
+        facts["baseline"] = "none: it is learned from training data, and the run was evaluated on other data"
     voice.facts(f"{recipe}: evaluation only", facts)
+    if runtime.on_main(lambda: trained_on(chosen, weights)):
+        voice.say(
+            f"  warning: {chosen.data.eval} is the file that this model was trained on: the metrics promise too much"
+        )
     with Display(voice) as display:
         evaluation = evaluate(task, chosen, runtime, model, last=True, display=display)
     assert evaluation is not None  # nobody listens to requests to stop here
     if alone is not chosen:
-        evaluation = replace(evaluation, baseline=runtime.on_main(lambda: known_baseline(weights, data)))
-    output = Path(str(config.output))
+        evaluation = replace(evaluation, baseline=baseline)
     runtime.on_main(lambda: write(output, evaluation, weights, data))
     result = Result(evaluation.metrics, evaluation.baseline, 0, output)
-    tell(result, voice, places={"evaluation": NAME, "predictions": PREDICTIONS})
+    tell(result, voice, places={"evaluation": NAME, "predictions": PREDICTIONS_ALONE})
     return result
 
 
@@ -95,8 +104,12 @@ def weights_in(name: str) -> dict[str, Any]:
         return {"model": name, "told": f"{name}, of the hub"}
     record = read_record(folder.parent) if folder.name == "model" else {}
     files = {path.name: digest_of_file(path) for path in sorted(folder.glob("*.safetensors"))}
-    told = f"{folder}, after step {record['step']:,} of the run in {folder.parent}" if "step" in record else str(folder)
-    return {"model": str(folder.resolve()), "step": record.get("step"), "sha256": files, "told": told}
+    # A run that goes on for longer has saved its model when it was finished before, and its record is ahead of that.
+    step = record.get("step") if record.get("status") == "finished" else None
+    told = f"{folder}, after step {step:,} of the run in {folder.parent}" if step is not None else str(folder)
+    if record and step is None:
+        told += f", which the run in {folder.parent} saved before it went on"
+    return {"model": str(folder.resolve()), "step": step, "sha256": files, "told": told}
 
 
 def data_of(config: Any, task: Task) -> dict[str, Any]:
@@ -116,14 +129,42 @@ def data_of(config: Any, task: Task) -> dict[str, Any]:
 
 def known_baseline(weights: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, float]:
     """Return the baseline of the run whose weights these are, if it was evaluated on the same data."""
+    if "sha256" not in weights:
+        return {}  # of the hub
     record = read_record(Path(weights["model"]).parent)
     same = (record.get("data") or {}).get("evaluate") == data["digest"]
     return numbers(record.get("baseline") or {}) if same else {}
 
 
+def trained_on(config: Any, weights: Mapping[str, Any]) -> bool:
+    """Return whether the evaluation data is the very file that the training data of the model's run was."""
+    data = getattr(config, "data", None)
+    own, other = getattr(data, "train", None), getattr(data, "eval", None)
+    if "sha256" not in weights or own is None or other is None or not Path(other).is_file():
+        return False
+    known = read_record(Path(weights["model"]).parent).get("files", {}).get(str(Path(own).resolve()), {})
+    return bool(known) and known["sha256"] == digest_of_file(Path(other))
+
+
+def check_writable(output: Path) -> None:
+    """Try before the evaluation what is done after it.
+
+    Raises:
+        UserError: nothing can be written there.
+    """
+    place = output / f"{NAME}.partial"
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        place.write_text("", encoding="utf-8")
+        place.unlink()
+    except OSError as error:
+        raise UserError(
+            f"output is '{output}', where the evaluation can't be written ({error.strerror}); give another folder"
+        ) from error
+
+
 def write(output: Path, evaluation: Evaluation, weights: Mapping[str, Any], data: Mapping[str, Any]) -> None:
     """Write evaluation.json and the samples for a reader."""
-    (output / PREDICTIONS).unlink(missing_ok=True)
     with told_if_refused(output):
-        output.mkdir(parents=True, exist_ok=True)
-        write_evaluation(output, evaluation, weights, data, PREDICTIONS)
+        (output / PREDICTIONS_ALONE).unlink(missing_ok=True)
+        write_evaluation(output, evaluation, weights, data, PREDICTIONS_ALONE)

@@ -16,6 +16,7 @@ from toolkit.console import Display
 from toolkit.joint import represent
 from toolkit.loading import LoadedMicroBatch, MicroBatchSampler, build_loader, started
 from toolkit.lockstep import Lockstep
+from toolkit.memory import lacks_memory
 from toolkit.order import Ids, fingerprint
 from toolkit.runtime import Runtime
 from toolkit.scoring import Collector, Scored, evenly, to_host
@@ -56,8 +57,13 @@ class LongestFirst:
     """
 
     def __init__(self, source: Source, batch_size: int, most: int | None = None) -> None:
-        """Order all samples, or, of those, the `most` longest."""
+        """Order all samples, or the `most` longest of those that are worth a trial.
+
+        A source may know that predictions are made of some samples only, and say which by a method `worth_a_trial`.
+        """
         ids = np.arange(len(source), dtype=np.int64)
+        if most is not None and hasattr(source, "worth_a_trial"):
+            ids = np.array(source.worth_a_trial(), dtype=np.int64)
         lengths = source.lengths(ids)
         self.ids: Ids = (ids if lengths is None else ids[np.lexsort((ids, -lengths))])[:most]
         self.batch_size = batch_size
@@ -119,7 +125,7 @@ def evaluate(
         runtime: where.
         model: the model as it was prepared.
         last: also score the task's trivial prediction, and show samples.
-        most: evaluate the longest so many samples alone, to try it; None is returned where the task's `finish` needs all.
+        most: evaluate so many samples alone, to try it; None is returned where predictions or metrics of so few say nothing.
         display: shows how far it is, in the main process.
 
     Raises:
@@ -193,8 +199,13 @@ def evaluate(
         assert collector is not None
         if not collector.finish_predictions(are_all=most is None):
             return None
-        # What is for the reader stays in this process.
-        scores, trivial, examples[:], found = collector.compute()
+        try:
+            # What is for the reader stays in this process.
+            scores, trivial, examples[:], found = collector.compute()
+        except Exception as error:
+            if most is None or lacks_memory(error):
+                raise
+            return None
         details.update(found)
         return scores, trivial
 

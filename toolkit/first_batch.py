@@ -2,19 +2,66 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
+from toolkit.cut import MicroBatch
 from toolkit.errors import UserError
 from toolkit.joint import loss_of_batch
-from toolkit.loading import LoadedMicroBatch
+from toolkit.loading import LoadedMicroBatch, MicroBatches
 from toolkit.runtime import Runtime
 from toolkit.task import Task
 from toolkit.weights import canonical, is_of_head, parameter_names
 
 NAMED = 8
+
+
+def parameters_to_freeze(
+    task: Task,
+    runtime: Runtime,
+    model: torch.nn.Module,
+    batches: MicroBatches,
+    plans: Iterable[MicroBatch],
+    begins: bool,
+) -> list[str]:
+    """Try the first micro-batch of this process, and return the parameters that are unused and so are to be frozen.
+
+    Where one lacks a gradient the other micro-batches of the first global batch are tried too: how it is cut decides
+    nothing. A run that goes on freezes nothing that it had not frozen when it began.
+
+    Args:
+        task: what is trained.
+        runtime: where.
+        model: as Accelerate prepared it.
+        batches: makes micro-batches of plans.
+        plans: those of this process, of the first step alone, at least one.
+        begins: whether the run begins here.
+
+    Raises:
+        UserError: the loss is not a differentiable scalar, or see `unused_parameters`.
+    """
+    always: list[str] | None = None  # without a gradient in all micro-batches of this process
+    ever: dict[str, None] = {}  # in any of them
+    for plan in plans:
+        micro = runtime.together(lambda plan=plan: batches.__getitems__(plan))  # type: ignore[misc]
+        runtime.doing("trying the first micro-batch", plan.step + 1, patient=True, batch=micro)
+        without = runtime.together(
+            lambda micro=micro: without_gradient(task, runtime, model, micro),  # type: ignore[misc]
+            talking=True,
+        )
+        always = without if always is None else [name for name in always if name in without]
+        ever |= dict.fromkeys(without)
+        if not any(runtime.gather_all(without)):
+            break
+    found = runtime.gather_all((always or [], list(ever)))
+    everywhere = [name for name in found[0][0] if begins and all(name in names for names, _ in found)]
+    sometimes = [name for name in dict.fromkeys(name for _, names in found for name in names) if name not in everywhere]
+    module = runtime.accelerator.unwrap_model(model)
+    return runtime.together(lambda: unused_parameters(module, everywhere, sometimes if runtime.size > 1 else []))
 
 
 def without_gradient(task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch) -> list[str]:
@@ -25,8 +72,10 @@ def without_gradient(task: Task, runtime: Runtime, model: torch.nn.Module, micro
     """
     # A batch norm in training mode would take this batch into its statistics.
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    # A sharded gradient exists only once it was reduced; elsewhere nothing has to be sent.
-    with nullcontext() if runtime.strategy.sharded else runtime.accelerator.no_sync(model):
+    sharded = runtime.strategy.sharded
+    names = parameter_names(runtime.accelerator.unwrap_model(model))
+    # Nothing has to be sent to know it.
+    with gradients_of_units(model) if sharded else runtime.accelerator.no_sync(model) as seen:
         total = loss_of_batch(task, model, runtime.to_device(micro.batch))
         if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
             raise UserError(
@@ -34,8 +83,11 @@ def without_gradient(task: Task, runtime: Runtime, model: torch.nn.Module, micro
                 "the sum (never the mean) over the units of the batch"
             )
         runtime.accelerator.backward(total)
-    names = parameter_names(runtime.accelerator.unwrap_model(model))
-    without = [name for parameter, name in names.items() if parameter.requires_grad and parameter.grad is None]
+    without = [
+        name
+        for parameter, name in names.items()
+        if parameter.requires_grad and (parameter not in seen if sharded else parameter.grad is None)
+    ]
     model.zero_grad(set_to_none=True)
     with torch.no_grad():
         for buffer, before in buffers:
@@ -43,7 +95,40 @@ def without_gradient(task: Task, runtime: Runtime, model: torch.nn.Module, micro
     return without
 
 
-def unused_parameters(model: torch.nn.Module, without: Sequence[Sequence[str]]) -> list[str]:
+@contextmanager
+def gradients_of_units(model: torch.nn.Module) -> Iterator[set[torch.nn.Parameter]]:
+    """Collect which parameters of a sharded model get a gradient in this process, and let nothing be reduced.
+
+    The processes would reduce what each has a gradient for. Where these are not the same parameters they would wait for
+    each other, or add up what does not belong together. While a unit computes, whole parameters stand in place of the
+    sharded ones; their gradients are dropped as they come.
+    """
+    seen: set[torch.nn.Parameter] = set()
+    sharded = {(part, name): parameter for part in model.modules() for name, parameter in part._parameters.items()}
+    known: set[torch.nn.Parameter] = set()
+    handles: list[Any] = []
+
+    def watch(unit: torch.nn.Module, _: Any) -> None:
+        for part in unit.modules():
+            for name, whole in part._parameters.items():
+                own = sharded[part, name]
+                if whole is not None and own is not None and whole.requires_grad and whole not in known:
+                    known.add(whole)
+                    handles.append(whole.register_post_accumulate_grad_hook(partial(drop, own=own)))  # type: ignore[no-untyped-call]
+
+    def drop(whole: torch.Tensor, own: torch.nn.Parameter) -> None:
+        seen.add(own)
+        whole.grad = None
+
+    handles += [unit.register_forward_pre_hook(watch) for unit in model.modules() if isinstance(unit, FSDPModule)]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def unused_parameters(model: torch.nn.Module, everywhere: Sequence[str], sometimes: Sequence[str]) -> list[str]:
     """Return the parameters that the task leaves unused, which are to be frozen: no process has a gradient for them.
 
     With several processes each would wait for their gradients in vain, and with one they would be saved as if they had
@@ -51,19 +136,18 @@ def unused_parameters(model: torch.nn.Module, without: Sequence[Sequence[str]]) 
 
     Args:
         model: unwrapped.
-        without: of each process the names of the parameters that got no gradient.
+        everywhere: the parameters that got no gradient in any micro-batch of the first global batch.
+        sometimes: those that got none in some of them, if the processes would wait for each other then.
 
     Raises:
-        UserError: some of them look forgotten rather than unused, or have a gradient in other processes.
+        UserError: some of them look forgotten rather than unused, or have a gradient in other micro-batches.
     """
-    everywhere = [name for name in without[0] if all(name in names for names in without)]
-    elsewhere = [name for name in dict.fromkeys(name for names in without for name in names) if name not in everywhere]
     problems = []
-    if elsewhere:
+    if sometimes:
         problems.append(
-            f"{len(elsewhere)} trainable parameter(s) get a gradient in some processes and none in others: "
-            f"{named(elsewhere)}. Training would hang or fail; let the loss depend on them whatever a batch holds, or "
-            "freeze them (requires_grad_(False))"
+            f"{len(sometimes)} trainable parameter(s) get a gradient from some micro-batches and none from others: "
+            f"{named(sometimes)}. With several processes training would hang or fail; let the loss depend on them "
+            "whatever a batch holds, freeze them (requires_grad_(False)), or train in one process"
         )
     if forgotten := forgotten_parameters(model, everywhere):
         problems.append(
@@ -73,7 +157,7 @@ def unused_parameters(model: torch.nn.Module, without: Sequence[Sequence[str]]) 
         )
     if problems:
         raise UserError(*problems)
-    return everywhere
+    return list(everywhere)
 
 
 def forgotten_parameters(model: torch.nn.Module, without: Iterable[str]) -> list[str]:

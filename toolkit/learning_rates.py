@@ -17,11 +17,15 @@ USUAL: dict[str, dict[Trained, tuple[float, float]]] = {
 """The lowest and the highest rate that is usual: those of published recipes lie well within."""
 
 
-def with_learning_rate(config: AnyConfig) -> AnyConfig:
-    """Return the configuration with a number for its learning rate: its own, or the recipe's for what is trained."""
+def with_learning_rate(config: AnyConfig, begun_with: float | None = None) -> AnyConfig:
+    """Return the configuration with a number for its learning rate.
+
+    That is its own, or the one that the run was `begun_with`, or the recipe's for what is trained.
+    """
     if config.optim.lr is not None:
         return config
-    return replace(config, optim=replace(config.optim, lr=getattr(config.rates, trained(config))))
+    rate = getattr(config.rates, trained(config)) if begun_with is None else begun_with
+    return replace(config, optim=replace(config.optim, lr=rate))
 
 
 def trained(config: Config) -> Trained:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from socket import gethostname
 from typing import Generic, TypeVar
 
-from toolkit.errors import SharedUserError, UserError
+from toolkit.errors import DefectElsewhereError, SharedUserError, UserError
 from toolkit.memory import OutOfMemoryError, lack_of, lacks_memory
 
 Result = TypeVar("Result")
@@ -19,6 +19,8 @@ class Failure:
     is_user_error: bool
     host: str = field(default_factory=gethostname, compare=False)
     lacks_memory: bool = False
+    is_echo: bool = False
+    """It is what another process has told of already."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Outcome(Generic[Result]):
     @property
     def is_defect(self) -> bool:
         """Whether there is an error that the user can't fix."""
-        return self.failure is not None and not self.failure.is_user_error
+        return self.failure is not None and not self.failure.is_user_error and not self.failure.is_echo
 
     @property
     def failure(self) -> Failure | None:
@@ -41,6 +43,8 @@ class Outcome(Generic[Result]):
                 return None
             case UserError(problems=problems):
                 return Failure(problems, is_user_error=True)
+            case DefectElsewhereError():
+                return Failure((str(self.error),), is_user_error=False, is_echo=True)
             case error if lacks_memory(error):
                 return Failure((lack_of(error),), is_user_error=True, lacks_memory=True)
             case error:
@@ -59,11 +63,12 @@ def raise_shared(failures: list[Failure | None]) -> None:
     """Raise what any of the processes failed with; say which process where they do not all say the same.
 
     Raises:
-        RuntimeError: one has a defect.
+        DefectElsewhereError: one has a defect.
         OutOfMemoryError: one had too little memory.
         SharedUserError: the user can fix it.
     """
     failed = {rank: failure for rank, failure in enumerate(failures) if failure is not None}
+    failed = {rank: failure for rank, failure in failed.items() if not failure.is_echo} or failed
     if not failed:
         return
     defects = {rank: failure for rank, failure in failed.items() if not failure.is_user_error}
@@ -77,7 +82,7 @@ def raise_shared(failures: list[Failure | None]) -> None:
             for problem in failure.problems
         )
     if defects:
-        raise RuntimeError("; ".join(problems))
+        raise DefectElsewhereError("; ".join(problems))
     if any(failure.lacks_memory for failure in told.values()):
         raise OutOfMemoryError("; ".join(problems))
     raise SharedUserError(*problems)

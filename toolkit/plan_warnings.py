@@ -1,6 +1,7 @@
 """What looks like a mistake in a plan, and at the end in a result: it is said, and the run goes on."""
 
 import os
+import re
 from collections.abc import Mapping
 
 from toolkit.learning_rates import trained, unusual_rate
@@ -8,7 +9,24 @@ from toolkit.runtime import usable_cores
 from toolkit.schedules import warmup_steps
 from toolkit.training import Training
 
-LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_byte", "rmse", "mae")
+LOWER_IS_BETTER = {
+    "loss",
+    "perplexity",
+    "bits_per_byte",
+    "rmse",
+    "mse",
+    "mae",
+    "wer",
+    "cer",
+    "ter",
+    "log_loss",
+    "brier",
+}
+HIGHER_IS_BETTER = re.compile(
+    r"(?:^|_)(?:accuracy|f1|precision|recall|exact_match|bleu|chrf|meteor|rouge\w*|mrr|ndcg|map|auc|triplets|pearson|"
+    r"spearman|matthews\w*)(?:$|[_@])"
+)
+"""The names of metrics whose direction is known. Of others, a task's own or a reward, nothing is said."""
 
 
 def warnings_of(training: Training) -> list[str]:
@@ -42,12 +60,12 @@ def warnings_of(training: Training) -> list[str]:
 
 
 def worse_than(baseline: Mapping[str, float], metrics: Mapping[str, float]) -> str | None:
-    """Say in which metrics a model is worse than the trivial baseline."""
-    worse = [
-        f"{name} ({metrics[name]:.4f} against {trivial:.4f})"
-        for name, trivial in baseline.items()
-        if name in metrics and (metrics[name] > trivial if name in LOWER_IS_BETTER else metrics[name] < trivial)
-    ]
+    """Say in which metrics a model is worse than the trivial baseline, as far as it is known what is better."""
+    worse = []
+    for name, trivial in baseline.items():
+        ahead = metrics.get(name, trivial) - trivial
+        if ahead > 0 if name in LOWER_IS_BETTER else ahead < 0 and HIGHER_IS_BETTER.search(name):
+            worse.append(f"{name} ({metrics[name]:.4f} against {trivial:.4f})")
     if not worse:
         return None
     return (

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from toolkit.config import Config
 from toolkit.console import amount
 from toolkit.cut import accumulation
 from toolkit.errors import UserError
-from toolkit.first_batch import active_dropout, batch_norms, named, parts_of, unused_parameters, without_gradient
+from toolkit.first_batch import active_dropout, batch_norms, named, parameters_to_freeze, parts_of
 from toolkit.learning_rates import about_rate, with_learning_rate
 from toolkit.loading import MicroBatches, MicroBatchSampler, build_loader
 from toolkit.loss_rule import check_loss_rule
@@ -24,7 +24,7 @@ from toolkit.model_from_main import build_on_main, shard_from_main
 from toolkit.optimizer import begin_averages, build_optimizer
 from toolkit.order import ShuffledOrder
 from toolkit.randomness import seed_for
-from toolkit.rehearsal import results_for_export, try_export
+from toolkit.rehearsal import Unknown, results_for_export, try_export
 from toolkit.restoring import digest_of_frozen, weights_of
 from toolkit.run_folder import RunFolder
 from toolkit.runtime import Runtime
@@ -103,15 +103,11 @@ def prepare(
     loader = build_loader(sampler, task, config.seed, order.steps_per_epoch, pinned=runtime.has_own_memory)
     built = build_and_prepare(task, config, runtime, loader, unused, folder)
     warnings: list[str] = []
-    mine = next(islice(sampler, runtime.data_parallel_rank, None), None)
-    if mine is not None:  # None where all steps were done before this start
+    mine = islice(sampler, runtime.data_parallel_rank, None, runtime.data_parallel_size)
+    plans = list(takewhile(lambda plan: plan.step == first_step, mine))
+    if plans:  # none where all steps were done before this start
         batches = MicroBatches(task.train, task, config.seed, order.steps_per_epoch)
-        batch = runtime.together(lambda: batches.__getitems__(mine))
-        runtime.doing("trying the first micro-batch", first_step + 1, patient=True, batch=batch)
-        without = runtime.together(lambda: without_gradient(task, runtime, built.model, batch), talking=True)
-        lacking = runtime.gather_all(without)
-        found = runtime.together(lambda: unused_parameters(runtime.accelerator.unwrap_model(built.model), lacking))
-        if found:
+        if found := parameters_to_freeze(task, runtime, built.model, batches, plans, begins=first_step == 0):
             # Begun again, as if that had been known: distributed data parallel counts the gradients that it waits for
             # when it wraps a model, and the digest of frozen weights needs them whole. The first model goes before.
             unused, saved_bytes = sorted({*unused, *found}), built.saved_bytes
@@ -122,7 +118,7 @@ def prepare(
         if (
             folder is not None
             and not isinstance(task.loss, JointLoss)
-            and (warning := check_loss_rule(task, runtime, built.model, batches, mine))
+            and (warning := check_loss_rule(task, runtime, built.model, batches, plans[0]))
         ):
             warnings.append(warning)
         runtime.doing(PREPARING, patient=True)
@@ -159,10 +155,12 @@ def build_and_prepare(
     # Before the weights are spread: here the main process holds all of them.
     saved_bytes = 0
     if folder is not None and task.export is not None:
-        export, results = task.export, results_for_export(task, config, {"loss": 0.0}, {}, 0)
+        export, results = task.export, results_for_export(task, config, Unknown(loss=0.0), Unknown(), 0)
         saved_bytes, intact = runtime.on_main(lambda: try_export(export, model, folder, results))
         if not intact:
-            model = runtime.together(lambda: build_model(task, config, runtime, unused) if runtime.is_main else model)
+            kept = None if runtime.is_main else model
+            del model  # before another one is built: two may be more than the memory takes
+            model = runtime.together(lambda: build_model(task, config, runtime, unused) if kept is None else kept)
     frozen = digest_of_frozen(model) if runtime.is_main else None
     runtime.together(lambda: spread(model, runtime), talking=True)
     return Prepared(*prepare_together(model, config, loader, runtime), frozen, saved_bytes)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from toolkit.config import Config
-from toolkit.errors import UserError
+from toolkit.errors import DefectElsewhereError, UserError
 from toolkit.evaluation import Evaluation, evaluate
 from toolkit.memory import lacks_memory
 from toolkit.run_folder import RunFolder, told_if_refused
@@ -45,7 +45,7 @@ def told_if_it_fails(what: str) -> Iterator[None]:
             # Metrics of four samples and an untrained model warn of much that says nothing.
             warnings.simplefilter("ignore")
             yield
-    except UserError:
+    except (UserError, DefectElsewhereError):
         raise
     except Exception as error:
         if lacks_memory(error):
@@ -72,7 +72,7 @@ def try_evaluation(task: Task, config: Config, runtime: Runtime, model: torch.nn
         return None
     with told_if_it_fails("to evaluate the model"):
         found = evaluate(task, config, runtime, model, last=True, most=SAMPLES * runtime.data_parallel_size)
-        if found is None and task.finish is not None:
+        if found is None:  # so few say nothing, or the run is asked to stop, which ends this one too
             found = evaluate(task, config, runtime, model, last=True)
         if found is not None:
             found.as_json_lines()
@@ -81,7 +81,7 @@ def try_evaluation(task: Task, config: Config, runtime: Runtime, model: torch.nn
     if found and metric not in found.metrics:
         raise UserError(
             f"checkpoint.best is {config.checkpoint.best!r}, but the evaluation gives {', '.join(found.metrics)}; name one of "
-            f"these ({SKIP})"
+            "these"
         )
     return found
 
@@ -100,7 +100,7 @@ def try_export(
     Raises:
         UserError: it failed.
     """
-    before = versions_of(model)
+    before = state_of(model)
     place = folder.path / "model.partial"
     shutil.rmtree(place, ignore_errors=True)
     try:
@@ -109,13 +109,19 @@ def try_export(
         size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    return size, versions_of(model) == before
+    return size, state_of(model) == before
 
 
-def versions_of(model: torch.nn.Module) -> dict[str, tuple[int, int, bool]]:
-    """Return which tensors a model has, and how often each was changed in place."""
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    return {name: (id(tensor), tensor._version, tensor.requires_grad) for name, tensor in tensors}
+def state_of(model: torch.nn.Module) -> tuple[list[tuple[Any, ...]], list[bool]]:
+    """Return what tells whether a model was changed: where its tensors are and what they are, and the mode of each part.
+
+    A value that is written in place counts up the version; another type or device gives a tensor other memory.
+    """
+    tensors = [
+        (name, id(tensor), tensor._version, tensor.data_ptr(), tensor.dtype, tensor.device, tensor.requires_grad)
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+    ]
+    return tensors, [module.training for module in model.modules()]
 
 
 def check_space(folder: Path, model: int, checkpoint: int, checkpoints: int) -> str | None:
@@ -143,6 +149,13 @@ def check_space(folder: Path, model: int, checkpoint: int, checkpoints: int) -> 
             "the saved model); make room, or keep fewer with --checkpoint.keep"
         )
     return None
+
+
+class Unknown(dict[str, float]):
+    """The metrics of an evaluation that has not been made: any that an export asks for is 0."""
+
+    def __missing__(self, name: str) -> float:
+        return 0.0
 
 
 def results_for_export(

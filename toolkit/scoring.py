@@ -140,7 +140,7 @@ class Collector:
             if are_all:
                 raise
             return False
-        return True
+        return are_all or len(self.finished.predictions) > 0
 
     def compute(self) -> Summary:
         """Return what came of all that was added, after `finish_predictions`."""

@@ -305,11 +305,10 @@ class Session:
             data = {"samples": len(task.evaluate), "digest": training.data.get("evaluate")}
             write_evaluation(self.folder.path, evaluation, weights, data)
         if task.export is not None and trained is not None:
-            export, measured = (
-                task.export,
-                (evaluation.metrics, evaluation.baseline, progress.steps, evaluation.details),
+            export, config = task.export, training.config
+            results = results_for_export(
+                task, config, evaluation.metrics, evaluation.baseline, progress.steps, evaluation.details
             )
-            results = results_for_export(task, training.config, *measured)
             try:
                 self.folder.write_model(lambda path: export(trained, path, results))
             except (UserError, OSError, SafetensorError):
@@ -364,7 +363,7 @@ class Session:
                 self.record_failure(*error.problems, code=USER_CAN_FIX)
             # In a new folder a refusal is recorded where it is reported. A finished run stays finished.
             elif not self.folder.is_new() and self.folder.record().get("status") != "finished":
-                self.folder.update(status="refused", problems=list(error.problems), ended=now())
+                self.folder.update(status="refused", problems=list(error.problems), reason=None, ended=now())
 
     def record_preemption(self, step: int | None, reason: str) -> None:
         """Write down that the run stopped on request; the request is used up."""

@@ -1,7 +1,8 @@
 """A run, together with all other processes of it: claim the folder, carry the run on, or evaluate what it saved."""
 
+import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from toolkit.evaluate_only import evaluate_only
 from toolkit.launch import launched
 from toolkit.learning_rates import with_learning_rate
 from toolkit.memory import OutOfMemoryError, lack_of, lacks_memory, told
-from toolkit.resume import begun_anew, begun_in, changed_settings, listed
+from toolkit.resume import GOES_ON, begun_anew, begun_in, changed_settings, listed
 from toolkit.run_folder import RunFolder
 from toolkit.runtime import Runtime, start_runtime
 from toolkit.saving import newest_name
@@ -33,10 +34,10 @@ def carry_out(
         UserError: something that the user can fix, told in every process.
         Preempted: the run stopped on request, in every process.
     """
-    config = with_learning_rate(config)
     runtime = runtime or start_runtime(config)
     voice = Voice(runtime.is_main)
     try:
+        config = with_learning_rate(config, runtime.on_main(lambda: rate_begun_with(config)))
         if config.evaluate.only:
             with lack_of_memory_told(config, runtime):
                 result = evaluate_only(config, build_task, recipe, runtime, voice)
@@ -119,6 +120,24 @@ def lack_of_memory_told(config: Config, runtime: Runtime) -> Iterator[None]:
         lack = str(error) if shared else lack_of(error)
         text = told(lack, runtime.doing.doing, config, runtime.strategy.spreads, newest)
         raise (SharedUserError if shared else UserError)(text) from None
+
+
+def rate_begun_with(config: Config) -> float | None:
+    """Return the learning rate of the run that this command goes on with, if it gives none itself.
+
+    What a recipe takes where none is given may be otherwise in a later version.
+    """
+    if config.optim.lr is not None or config.evaluate.only or config.resume == "never":
+        return None
+    # What can't be read is told of later.
+    with suppress(OSError, UserError, ValueError, KeyError, TypeError):
+        if config.resume in GOES_ON:
+            settings = read_yaml(Path(str(config.output)) / "config.yaml")
+        else:
+            settings = json.loads((Path(config.resume) / "state.json").read_text(encoding="utf-8"))["config"]
+        rate = settings["optim"]["lr"]
+        return rate if isinstance(rate, float) else None
+    return None
 
 
 def claim(folder: RunFolder, config: Config, precision: str) -> Result | None:

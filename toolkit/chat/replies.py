@@ -94,6 +94,10 @@ class AskedConversations:
         """Return a hash of token ids and labels."""
         return self.source.digest()
 
+    def worth_a_trial(self) -> list[int]:
+        """Return the samples that are asked for a reply, or all where none is."""
+        return sorted(self.asked) or list(range(len(self)))
+
 
 class Replies:
     """Asks a model for replies to some evaluation samples, and holds them against the replies in the data."""
