@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import Classify
 from huggingface_hub import ModelCard
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolkit.config import Config
@@ -162,6 +162,7 @@ folders = st.lists(st.text(st.characters(exclude_characters="/\0", exclude_categ
 
 
 @given(folders, st.sampled_from(["/secret", "~/secret", "../secret", "file:///secret"]), st.sampled_from(["", "--x="]))
+@example(["}Ē"], "file:///secret", "")
 def test_a_path_leaves_nothing_but_its_last_part(inside: list[str], begin: str, flag: str) -> None:
     """In the command, in the settings, and in a fact that names it: whatever its folders are called."""
     path = "/".join([begin, *inside, "last.csv"])

@@ -216,9 +216,9 @@ def forms(path: str) -> set[str]:
     plain = re.sub(r"^file:/+", "/", path)
     place = os.path.abspath(os.path.expanduser(plain))  # noqa: PTH100, PTH111 (texts, also of what can't be a path)
     try:
-        return {plain, place, os.path.realpath(place)}
+        return {path, plain, place, os.path.realpath(place)}
     except (OSError, ValueError):  # a text with a null byte
-        return {plain, place}
+        return {path, plain, place}
 
 
 def texts_in(values: Iterable[Any]) -> Iterator[str]:
@@ -235,9 +235,8 @@ def without_folders(text: str, paths: Iterable[str]) -> str:
 
     A known path may have blanks in it. It counts where it stands as a whole, and not as a part of other words.
     """
-    text = ADDRESS.sub(lambda found: last_part(found[0]), text)
     for path in sorted({path.rstrip("/") for path in paths}, key=len, reverse=True):
         if "/" in path and path.strip("./"):
             whole = rf"(?<![\w./~@+-]){re.escape(path)}(?:/{PART})*/?(?![\w@+~-]|\.\w)"
             text = re.sub(whole, lambda found: last_part(found[0]), text)
-    return PLACE.sub(lambda found: last_part(found[0]), text)
+    return PLACE.sub(lambda found: last_part(found[0]), ADDRESS.sub(lambda found: last_part(found[0]), text))
