@@ -371,6 +371,23 @@ def test_a_path_that_is_no_checkpoint_is_refused(kind: str, mine: bool, folder: 
         outcome.refused()
 
 
+def test_a_checkpoint_that_is_not_there_is_missed_by_a_finished_run_too(tmp_path: Path) -> None:
+    finished = run(tmp_path / "run", "--epochs", "1").done().folder
+    before = contents(finished)
+    problem = "resume is 'maybe', but there is no such folder; give auto, strict, never, or a checkpoint such as"
+    again = ("--epochs", "1", "--resume", "maybe")
+    run(finished, *again).told(problem)
+    run(finished, *again, "--seed", "1").told(problem, "has other settings: seed was 0 and is now 1")
+    run(finished, *again, "--batch.size", "0").told(problem, "batch.size is 0; it must be 1 or greater")
+    assert contents(finished) == before
+    # What a run began with need not be there any more: the same command goes on from what came of it.
+    shutil.copytree(finished, tmp_path / "other")
+    begun = ("--epochs", "1", "--resume", str(tmp_path / "other"))
+    further = run(tmp_path / "further", *begun).done().folder
+    shutil.rmtree(tmp_path / "other")
+    run(further, *begun).done().says("this run is finished")
+
+
 def test_a_damaged_checkpoint_that_was_named_is_refused_and_no_other_is_taken(folder: Path) -> None:
     flip(checkpoint(folder, 5) / "weights.safetensors")
     before = contents(folder)

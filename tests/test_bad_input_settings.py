@@ -88,6 +88,12 @@ def test_the_names_of_others_lead_to_the_field(recipe: ModuleType, given: str, m
     assert suggestion(given, known, "--") == f"did you mean --{meant}?"
 
 
+@pytest.mark.parametrize(("given", "meant"), [("fp16", "fp16"), ("bf16", "bf16"), ("mixed_precision", "bf16")])
+def test_the_precision_that_was_asked_for_is_named(recipe: ModuleType, given: str, meant: str) -> None:
+    known = [key for key, _ in leaves(recipe.Classify())]
+    assert f"`accelerate launch --mixed_precision {meant}` before the recipe" in suggestion(given, known, "--")
+
+
 def test_every_field_that_such_a_name_leads_to_exists() -> None:
     recipes = [load_recipe(path.stem) for path in (ROOT / "recipes").glob("*.py")]
     classes = [thing for module in recipes for thing in vars(module).values() if isinstance(thing, type)]

@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +17,9 @@ from toolkit.chat.data import Conversations
 from toolkit.chat.replies import GenerateConfig, Replies, pad_conversations, reply_span
 from toolkit.chat.template import CHAT, ChatTemplate
 from toolkit.chat.tokens import prepare
+from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
+from toolkit.model_changes import settle_generation
 from toolkit.model_config import ModelConfig
 from toolkit.tokenizer import tokenizer
 
@@ -508,3 +510,17 @@ def test_models_that_do_not_continue_texts_are_told_as_such(run: Any, tmp_path: 
         run("--model.name", tmp_path / name, "--data.train", data).refused(
             f"a model of type {name}, which {how} and so is no causal language model", "such as a Llama"
         )
+
+
+def test_a_setting_for_generation_that_is_named_for_ever_ends_the_start() -> None:
+    class Stubborn:
+        temperature: float | None = 0.5
+        asked = 0
+
+        def validate(self, strict: bool) -> None:
+            self.asked += 1
+            assert self.asked < 9
+            raise ValueError("GenerationConfig is invalid:\n- `temperature`: it is not what it should be")
+
+    with pytest.raises(UserError, match="the generation settings of some can't be saved again"):
+        settle_generation(SimpleNamespace(generation_config=Stubborn()), ModelConfig(name="some"))

@@ -65,6 +65,19 @@ def test_a_run_is_evaluated_with_its_own_settings_and_weights(
     assert all(after[name] == before[name] for name in before if name not in written)
 
 
+def test_an_evaluation_that_is_interrupted_says_that_nothing_was_written(
+    trained: Outcome, evaluate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("toolkit.evaluation.evaluate_batch", interrupt)
+    before = state_of(trained.folder)
+    outcome = evaluate("--output", trained.folder)
+    assert (outcome.code, outcome.errors) == (1, "\nclassify: interrupted; nothing was written\n")
+    assert state_of(trained.folder) == before
+
+
 def test_as_many_predictions_as_asked_for_with_scores(trained: Outcome, evaluate: Any) -> None:
     evaluate("--output", trained.folder, "--evaluate.show", "1000").done()
     rows = predictions_of(trained.folder)

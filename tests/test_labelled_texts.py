@@ -241,7 +241,7 @@ def test_columns_that_cannot_be_decided_are_listed(columns: tuple[str, ...]) -> 
 def test_columns_that_do_not_exist_are_named_together_with_those_that_do(write: Any) -> None:
     path = write(rows_of(["a", "b"] * 5))
     message = message_of(LabelledTexts(train=path, text="txt", label="stars"))
-    assert "data.text is 'txt', but the data has the columns 'text', 'label'; did you mean 'text'" in message
+    assert "data.text is 'txt', but the data has the columns 'text', 'label'; did you mean 'text'?" in message
     assert "data.label is 'stars', but the data has" in message
     assert "more than once" in message_of(LabelledTexts(train=path, text="text", label="text"))
 

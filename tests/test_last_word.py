@@ -26,7 +26,8 @@ LAUNCHER = """
 import subprocess, sys, time
 command = [sys.executable, next(word for word in sys.argv if word.endswith("recipe.py"))]
 redirected = open(sys.argv[0] + ".log", "w") if "--redirects" in sys.argv else None
-code = subprocess.run(command, stderr=redirected).returncode
+read = subprocess.PIPE if "--reads" in sys.argv else None
+code = subprocess.run(command, stdout=read, stderr=redirected).returncode
 time.sleep(1.5 if "--slow" in sys.argv else 0)
 print("THE TRACE OF THE LAUNCHER", file=sys.stderr)
 sys.exit(1)
@@ -54,12 +55,14 @@ def command(tmp_path: Path) -> list[str]:
         (["--redirects"], {}, TRACE),
         # A launcher that goes on with something else has its own last word.
         (["--slow"], {"SECONDS_TO_END": "0.2"}, MESSAGE + TRACE),
+        # Who reads the output of the recipe to its end is not kept waiting, and with it the launcher here.
+        (["--reads"], {"SECONDS_TO_END": "5"}, MESSAGE + TRACE + MESSAGE),
         # An agent knows no `-q`.
         (["-q"], AGENT | {"TORCHELASTIC_RESTART_COUNT": "2"}, MESSAGE + TRACE + MESSAGE),
         # It is going to start the processes again.
         ([], AGENT | {"TORCHELASTIC_RESTART_COUNT": "1"}, MESSAGE + TRACE),
     ],
-    ids=["plain", "-q", "--quiet", "output in files", "goes on", "last restart", "restarts left"],
+    ids=["plain", "-q", "--quiet", "output in files", "goes on", "output is read", "last restart", "restarts left"],
 )
 def test_the_message_comes_at_once_and_after_a_trace(
     command: list[str], tmp_path: Path, arguments: list[str], environment: dict[str, str], seen: str

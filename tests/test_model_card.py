@@ -1,6 +1,8 @@
 """Model cards: metadata that the hub reads, and nothing of the folders of whoever trained the model."""
 
 import json
+import re
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +12,12 @@ import pytest
 import torch
 from conftest import Classify
 from huggingface_hub import ModelCard
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from toolkit.config import Config
 from toolkit.data_config import DataConfig
-from toolkit.model_card import model_card, without_folders
+from toolkit.model_card import model_card, shown_command, without_folders
 from toolkit.model_config import LoraConfig, ModelConfig
 
 
@@ -104,3 +108,84 @@ def test_paths_are_shown_by_their_last_part(text: str, expected: str | None) -> 
     assert without_folders(text, {"/home/ann/my data/set", "/srv/rows.jsonl"}) == (
         text if expected is None else expected
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("docs/data and data/dataset, /data-2 or /data.old", None),
+        ("in /data and /data/, /data/rows.csv and /data.", "in data and data, rows.csv and data."),
+        ("read file:///home/anna/x.csv and file:/home/anna/y.csv", "read x.csv and y.csv"),
+        ("in /home/anna/ and /home/anna, not ~anna/x.csv", "in ~ and ~, not x.csv"),
+        ("from ~/runs/anna, ../../home/anna/e.csv or host:/srv/anna/f.csv", "from anna, e.csv or host:f.csv"),
+        ("about ~3/4 of them", None),
+    ],
+)  # fmt: skip
+def test_a_known_path_is_replaced_where_it_stands_whole(text: str, expected: str | None) -> None:
+    assert without_folders(text, {"/data"}) == (text if expected is None else expected)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("--output=~/runs/anna", "--output=anna"),
+        ("../../home/anna/e.csv", "e.csv"),
+        ("/mnt/acme corp/d.csv", "d.csv"),
+        ("file:///home/anna/x.csv", "x.csv"),
+        ("/home/anna/", "~"),
+        ("--output=/Users/anna", "--output=~"),
+        ("~anna", "~"),
+        ("data/*.csv", "*.csv"),
+        ("/data/run=3/x.csv", "x.csv"),
+        ("[/home/anna/x.csv, data/sub/y.csv, owner/set]", "[x.csv, y.csv, owner/set]"),
+        ("{train: /home/anna/x.csv}", "{train: x.csv}"),
+        *((word, word) for word in ("owner/model", "--model.name=owner/model", "--flag", "a / b", "s3://bucket/x", "3/4")),
+        ("x" * 5000, "x" * 5000),
+    ],
+)  # fmt: skip
+def test_each_word_of_the_command_that_is_a_path_is_shown_by_its_last_part(word: str, expected: str) -> None:
+    assert shlex.split(shown_command(shlex.join(["python", word]))) == ["python", expected]
+
+
+def test_a_folder_that_is_there_is_none_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shown_command("python recipes/chat.py --model.name owner/model") == (
+        "python recipes/chat.py --model.name owner/model"
+    )
+    for file in ("recipes/chat.py", "owner/model"):
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).touch()
+    assert shown_command("python recipes/chat.py --model.name owner/model") == "python chat.py --model.name model"
+
+
+folders = st.lists(st.text(st.characters(exclude_characters="/\0", exclude_categories=["C"]), min_size=1), max_size=3)
+
+
+@given(folders, st.sampled_from(["/secret", "~/secret", "../secret", "file:///secret"]), st.sampled_from(["", "--x="]))
+@example(["}Ē"], "file:///secret", "")
+def test_a_path_leaves_nothing_but_its_last_part(inside: list[str], begin: str, flag: str) -> None:
+    """In the command, in the settings, and in a fact that names it: whatever its folders are called."""
+    path = "/".join([begin, *inside, "last.csv"])
+    config = Settings(data=DataConfig(train=path, eval="data/validation/e.csv"), output="/secret/run")
+    facts = {"read": f"'{path}' and {path}, {path}: 3 rows", "left": "docs/secret and secret/words"}
+    command = shlex.join(["python", "/secret/recipe.py", "--y", path, flag + path])
+    told = card(config, {"loss": 1.0}, command=command, facts=facts)
+    assert told.content.count("secret") == facts["left"].count("secret")
+    assert f"- left: {facts['left']}\n" in told.text
+    assert "train: last.csv\n" in told.text
+    written = re.search(r"Written by `(.*)` \(paths", told.text, re.DOTALL)
+    assert written is not None
+    assert shlex.split(written[1]) == ["python", "recipe.py", "--y", "last.csv", f"{flag}last.csv"]
+
+
+def test_settings_that_are_no_paths_stay() -> None:
+    config = Settings(
+        model=ModelConfig(name="~/models/anna/m"),
+        data=DataConfig(name="owner/set", config="a / b"),
+        output="/srv/anna/run",
+    )
+    told = card(config, {"loss": 1.0})
+    assert (told.data.base_model, told.data.datasets, told.data.model_name) == (None, ["owner/set"], "run")
+    for line in ("  name: m", "  name: owner/set", "  config: a / b", "output: run", "steps: null"):
+        assert f"\n{line}\n" in told.text
+    assert "anna" not in told.content

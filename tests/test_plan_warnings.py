@@ -21,6 +21,7 @@ from resuming import Build, run
 from tiny_recipe import task
 from trial import run_here
 
+from toolkit import overlap
 from toolkit.overlap import Overlap, content_of, overlap_of
 from toolkit.plan_warnings import worse_than
 from toolkit.task import Task
@@ -141,6 +142,45 @@ def test_contents_leave_out_labels_and_know_arrays() -> None:
     assert content_of({"x": object()}) is None
     assert content_of({"label": 1}) is None
     assert overlap_of(points(16), points(10, 11)) == Overlap(5, 10, 16, True)
+
+
+def test_sources_that_are_slow_to_read_are_compared_as_far_as_the_time_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of the test's own; evaluation samples take at most half of the time, and what was read is spread."""
+    clock = [0.0]
+    monkeypatch.setattr(overlap, "monotonic", lambda: clock[0])
+
+    def slow(source: Any, each: float) -> tuple[Any, list[int]]:
+        read: list[int] = []
+        fetch = source.fetch
+
+        def fetched(ids: Any) -> list[float]:
+            clock[0] += each * len(ids)
+            read.extend(ids)
+            return fetch(ids)
+
+        source.fetch = fetched
+        return source, read
+
+    for each in (0.0001, 0.001, 0.01, 0.3):
+        clock[0] = 0.0
+        (train, trained), (evaluate, evaluated) = slow(points(50_000), each), slow(points(30_000), each)
+        found = overlap_of(train, evaluate)
+        assert clock[0] <= overlap.SECONDS + each
+        assert (found.training, found.looked_at) == (len(trained), len(evaluated))
+        assert len(evaluated) * each <= overlap.SECONDS / 2 + each
+        assert len(set(trained)) == len(trained)
+        assert not found.is_all
+        for ids, count in ((trained, 50_000), (evaluated, 30_000)):
+            parts, _ = np.histogram(ids, max(1, min(100, len(ids) // 4)), (0, count))
+            assert max(parts) <= 2 * min(parts) + 1
+    assert overlap_of(slow(points(100), 0.001)[0], slow(points(50), 0.001)[0]) == Overlap(50, 50, 100, True)
+
+
+@given(st.integers(0, 3000), st.integers(1, 2000))
+def test_the_spread_order_is_one_of_all_that_are_wanted(count: int, most: int) -> None:
+    order = overlap.in_spread_order(count, most).tolist()
+    assert len(order) == len(set(order)) == min(count, most)
+    assert set(order) <= set(range(count))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from trial import run_outside
 
 from toolkit import provenance
 from toolkit.commands import main
+from toolkit.config import Config
 from toolkit.verify import verify
 
 NEWER = {"torch": "99.0.0", "numpy": "98.1.0"}
@@ -90,3 +93,43 @@ def test_another_loss_in_the_recipe_is_told(tmp_path: Path) -> None:
     refused.told("since step 1: the code of mine.py has changed, and resume is strict")
     run_outside(command, folder).done().says("since step 1: the code of mine.py has changed; the run goes on")
     assert "note: from step 6 on: the code of mine.py has changed" in str(verify(folder))
+
+
+def test_modules_beside_the_recipe_count_and_those_elsewhere_cost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whatever path the folder is found; a path is resolved only where it may lie in that folder."""
+    folder, other, link = tmp_path / "own", tmp_path / "other", tmp_path / "link"
+    link.symlink_to(folder)
+    for place in (
+        folder / "mine.py",
+        folder / "beside.py",
+        other / "beside.py",
+        other / "far.py",
+        other / "__init__.py",
+    ):
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(f"# {place}", encoding="utf-8")
+
+    def load(name: str, file: Path) -> None:
+        module = ModuleType(name)
+        module.__file__ = str(file)
+        monkeypatch.setitem(sys.modules, name, module)
+
+    load("mine_in_test", folder / "mine.py")
+    load("beside_in_test", link / "beside.py")
+    load("same_name_in_test", other / "beside.py")
+    for number in range(1000):
+        load(f"far_in_test_{number}", other / "far.py")
+        load(f"package_in_test_{number}", other / "__init__.py")
+    resolved: list[Path] = []
+    resolve = Path.resolve
+
+    def counted(path: Path, strict: bool = False) -> Path:
+        resolved.append(path)
+        return resolve(path, strict)
+
+    monkeypatch.setattr(Path, "resolve", counted)
+    config = type("Mine", (Config,), {"__module__": "mine_in_test"})()
+    assert set(provenance.recipe_source(config)) == {"mine.py", "beside.py"}
+    assert len(resolved) < 20

@@ -162,7 +162,8 @@ def test_a_lock_of_another_process_is_respected(number: int, tmp_path: Path, mon
 def test_a_run_folder_that_is_deleted_under_way_is_missed(batch: int, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     gone = acting(lambda: folder.rename(tmp_path / "gone"), training=batch)
-    run(folder, "--checkpoint.every", "4", build=gone).told("was deleted or replaced while the run was under way")
+    outcome = run(folder, "--checkpoint.every", "4", build=gone)
+    outcome.told("was deleted or replaced while the run was under way", "begins anew, since no checkpoint is there now")
     assert {path.name for path in folder.iterdir()} <= {"run.json", "run.lock", "checkpoints"}
     assert read_record(folder).get("status") in (None, "refused")
 
@@ -175,5 +176,6 @@ def test_a_run_folder_that_was_replaced_under_way_is_left_alone(tmp_path: Path) 
         folder.rename(tmp_path / "moved")
         shutil.copytree(other, folder)
 
-    run(folder, build=acting(replace, training=13)).told("was deleted or replaced")
+    newest = "goes on from step-000012, the newest checkpoint that is there now"
+    run(folder, build=acting(replace, training=13)).told("was deleted or replaced", newest)
     assert {name: hash for name, (hash, _) in state_of(folder).items()} == {n: hash for n, (hash, _) in before.items()}

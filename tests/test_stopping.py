@@ -15,6 +15,8 @@ from stop_acts import Case
 from stop_cases import cases
 from stop_matrix import Undisturbed, carry_out
 
+from toolkit.boundaries import told
+
 CHOSEN = [
     "SIGTERM in training | python",
     "SIGTERM to process 1 of two, which waits for the other, in training | accelerate launch x 2",
@@ -38,3 +40,17 @@ def test_it_ends_as_promised_and_the_same_command_goes_on(name: str, undisturbed
     case: Case = CASES[name]
     _, broken, said = carry_out(case, tmp_path / "case", undisturbed)
     assert broken == [], said
+
+
+@pytest.mark.parametrize(
+    ("reasons", "said"),
+    [
+        (["SIGTERM", "SIGINT"], "SIGTERM"),
+        ([None, "SIGTERM"], "SIGTERM to process 1"),
+        # It stands in the folder of the run, for all of them.
+        (["the file STOP", None], "the file STOP"),
+        ([None, "the launcher ended"], "the launcher ended"),
+    ],
+)
+def test_it_is_said_to_whom_a_signal_came(reasons: list[str | None], said: str) -> None:
+    assert told(reasons) == said

@@ -115,6 +115,7 @@ def test_paths_without_a_folder() -> None:
             {"train": "nothing"},
             "data.train is 'nothing', but there is no such file or folder; there are: empty, reviews",
         ),
+        ({"train": ".gitignored"}, "no such file or folder; did you mean .gitignore"),
         ({"train": "reviews.csv", "evaluate": "x.csv"}, "data.eval is 'x.csv', but there is no such file"),
         ({}, "data.name and data.train are both null"),
         ({"name": "empty"}, "the folder empty has no data files; read are .csv"),
@@ -127,6 +128,8 @@ def test_bad_place(given: dict[str, str], match: str) -> None:
     write("reviews.csv")
     Path("empty").mkdir()
     write("empty/notes.log", "x")
+    write(".git/notes.log", "x")
+    write(".gitignore", "x")
     refused(match, **given)
 
 

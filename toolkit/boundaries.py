@@ -1,5 +1,6 @@
 """What happens between two steps: rows are settled, a checkpoint is begun, the model is evaluated, the run stops."""
 
+from collections.abc import Sequence
 from typing import NoReturn
 
 from toolkit.activity import COPYING
@@ -118,8 +119,14 @@ def stop_here(training: Training, progress: Progress, done: int) -> NoReturn:
         if not shared:
             save(training, progress, done)
         progress.finish_writing()
-        asked = [(rank, reason) for rank, reason in enumerate(reasons) if reason is not None]
-        rank, reason = asked[0]
-        return reason if len(asked) == len(reasons) else f"{reason} to process {rank}"
+        return told(reasons)
 
     raise Preempted(done, runtime.on_main(seal))
+
+
+def told(reasons: Sequence[str | None]) -> str:
+    """Return why a run stops, of what was asked of each process: a signal to some of them comes to the first of these."""
+    asked = [(rank, reason) for rank, reason in enumerate(reasons) if reason is not None]
+    rank, reason = asked[0]
+    # The file stands in the run folder, for all of them, whoever saw it first.
+    return f"{reason} to process {rank}" if reason.startswith("SIG") and len(asked) < len(reasons) else reason

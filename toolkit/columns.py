@@ -168,7 +168,7 @@ def plain_name(name: str) -> str:
 
 def _missing(existing: Sequence[str], flag: str, name: str) -> str:
     near = get_close_matches(name.lower(), [column.lower() for column in existing], n=1)
-    nearest = next((f"; did you mean {column!r}" for column in existing if near and column.lower() == near[0]), "")
+    nearest = next((f"; did you mean {column!r}?" for column in existing if near and column.lower() == near[0]), "")
     return f"data.{flag} is {name!r}, but the data has {_listed(existing)}{nearest}{_header_hint(existing)}"
 
 

@@ -23,8 +23,9 @@ ACCUMULATION = (
 )
 PRECISION = (
     "mixed precision is the launcher's: mixed_precision in the launch file, or `accelerate launch --mixed_precision "
-    "bf16` before the recipe (model.dtype is the type of the weights)"
+    "{}` before the recipe (model.dtype is the type of the weights)"
 )
+BF16, FP16 = PRECISION.format("bf16"), PRECISION.format("fp16")
 PROCESSES = (
     "how many processes there are, and where, is the launcher's, which tells each one its rank: `accelerate launch "
     "--config_file accelerate_configs/X.yaml --num_processes N` before the recipe"
@@ -87,7 +88,8 @@ CALLED_ELSEWHERE = {
     "wandb_project push_to_hub",
     ACCUMULATION: "gradient_accumulation_steps accumulate_grad_batches per_device_train_batch_size "
     "per_gpu_train_batch_size",
-    PRECISION: "mixed_precision bf16 fp16 precision amp fp16_opt_level",
+    BF16: "mixed_precision bf16 precision amp",
+    FP16: "fp16 fp16_opt_level fp16_full_eval",
     PROCESSES: "num_processes num_machines machine_rank main_process_ip main_process_port multi_gpu gpu_ids "
     "nproc_per_node nnodes num_nodes devices n_gpu gpus world_size local_rank",
     SPREAD: "deepspeed deepspeed_config deepspeed_config_file zero_stage use_deepspeed fsdp fsdp_config use_fsdp "

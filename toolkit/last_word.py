@@ -54,8 +54,10 @@ def say_after(launcher: int, text: str) -> bool:
         return False
     words = [sys.executable, "-I", "-S", "-c", AFTER_THE_LAUNCHER, str(memory), str(SECONDS_TO_END)]
     try:
-        # A session of its own, which no Ctrl-C and no agent reaches.
-        waiting = subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=[memory], start_new_session=True)
+        # A session of its own, which no Ctrl-C and no agent reaches; and who reads the output to its end is not kept waiting.
+        waiting = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[memory], start_new_session=True
+        )
         assert waiting.stdin is not None
         with waiting.stdin:
             waiting.stdin.write(f"{text}\n".encode(sys.stderr.encoding or "utf-8", "backslashreplace"))

@@ -146,7 +146,8 @@ def settle_generation(module: Any, config: ModelConfig) -> None:
             break
         except ValueError as error:
             unused = {name: getattr(settings, name) for name in re.findall(r"^- `(\w+)`:", str(error), re.MULTILINE)}
-            if not unused or not unused.keys() <= WITHOUT_EFFECT:
+            # What is named again although it was left out would be named for ever.
+            if not unused or not unused.keys() <= WITHOUT_EFFECT - left_out.keys():
                 raise UserError(
                     f"the generation settings of {config.name} can't be saved again ({first_line(error)}); correct its "
                     "generation_config.json"

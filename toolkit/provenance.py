@@ -1,6 +1,7 @@
 """What a start of a run was made with: package versions, source code and kind of machine; and what has changed since."""
 
 import json
+import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,8 +54,13 @@ def recipe_source(config: Config) -> dict[str, str]:
     if folder == Path(toolkit.__file__).resolve().parent:
         return {}
     files = {Path(recipe).resolve()}
+    # To resolve a path takes many questions to the system, and thousands of modules are loaded from elsewhere.
+    names = set(os.listdir(folder))  # noqa: PTH208 (the names alone)
     for module in tuple(sys.modules.values()):
-        path = Path(getattr(module, "__file__", None) or "").resolve()
+        given = getattr(module, "__file__", None) or ""
+        if os.path.basename(given) not in names:  # noqa: PTH119 (a path of its own for each would cost as much)
+            continue
+        path = Path(given).resolve()
         # Some modules are made in memory and only pretend to have a file.
         if path.suffix == ".py" and path.parent == folder and path.is_file():
             files.add(path)

@@ -75,6 +75,9 @@ def changed_settings(config: Config, previous: Mapping[str, Any], folder: str | 
         config: of this command.
         previous: the configuration that the run was begun with.
         folder: the folder in which the run was begun, where its relative paths begin; None if that was not written down.
+
+    Raises:
+        UserError: `resume` names nothing; a run of which nothing is left to do would not look for it.
     """
     found = ChangedSettings([], [], [])
     for key, before, now in differing(previous, as_mapping(config)):
@@ -86,7 +89,32 @@ def changed_settings(config: Config, previous: Mapping[str, Any], folder: str | 
             found.located.append((key, before, now))
         else:
             found.numbers.append((key, before, now))
+    if problem := names_nothing(config.resume, Path(str(config.output))):
+        others = [f"the run in {config.output} has other settings: {listed(found.refused)}"] if found.refused else []
+        raise UserError(problem, *others)
     return found
+
+
+def names_nothing(resume: str, output: Path) -> str | None:
+    """Return what is wrong with a `resume` that names no folder; that which the run in `output` began with may be gone by now."""
+    if resume in (*GOES_ON, "never"):
+        return None
+    place = Path(resume)
+    try:
+        known = place.is_dir() or read_record(output).get("resumed_from") == str(place.resolve())
+    except (OSError, ValueError):  # a name that is too long; a text with a null byte
+        known = False
+    if known:
+        return None
+    return no_such_folder(resume, RunFolder(output))
+
+
+def no_such_folder(resume: str, folder: RunFolder) -> str:
+    """Return what the user is told of a `resume` that names no folder."""
+    return (
+        f"resume is '{resume}', but there is no such folder; give auto, strict, never, or a checkpoint such as "
+        f"{folder.checkpoints}/step-000100"
+    )
 
 
 def is_same_place(before: Any, now: Any, folder: str | None) -> bool:
@@ -217,10 +245,7 @@ def start_at(
     """
     named = checkpoint
     if not checkpoint.is_dir():
-        raise UserError(
-            f"resume is '{named}', but there is no such folder; give auto, strict, never, or a checkpoint such as "
-            f"{folder.checkpoints}/step-000100"
-        )
+        raise UserError(no_such_folder(str(named), folder))
     remarks: list[str] = []
     if (checkpoint / "checkpoints").is_dir():
         found, remarks = newest_valid(checkpoint / "checkpoints")

@@ -67,7 +67,9 @@ def fine_tune(
         code = STOPPED
     except KeyboardInterrupt:
         if is_main_process():
-            pipes.tell(f"\n{recipe}: interrupted before anything was begun", sys.stderr)
+            evaluates = config is not None and config.evaluate.only
+            what = "interrupted; nothing was written" if evaluates else "interrupted before anything was begun"
+            pipes.tell(f"\n{recipe}: {what}", sys.stderr)
         code = DEFECT
     except Exception:
         traceback.print_exc()
@@ -137,13 +139,29 @@ def settings_of(
 
     # Every process reads the command line, and one of them speaks.
     with redirect_stdout(sys.stdout if is_main_process() else io.StringIO()):
-        if read(config_class, arguments).values.get("evaluate.only"):
+        given = read(config_class, arguments).values
+        if given.get("evaluate.only"):
             from toolkit.saved_run import evaluation_settings
 
             words = sys.argv[1:] if arguments is None else arguments
             return evaluation_settings(config_class, description, words, recipe)
-        config = parse(config_class, description, arguments)
+        try:
+            config = parse(config_class, description, arguments)
+        except UserError as error:
+            output = given.get("output") or f"runs/{recipe}"
+            raise UserError(*error.problems, *resume_problems(given.get("resume", "auto"), output)) from None
     return config if config.output is not None else replace(config, output=f"runs/{recipe}")
+
+
+def resume_problems(resume: str, output: str) -> list[str]:
+    """Return what is wrong with `resume` where the settings have other mistakes, to be told together with them.
+
+    It depends on the run folder, so it is no mistake of the settings alone, and only the machine of the main process has that.
+    """
+    from toolkit.resume import names_nothing
+
+    problem = names_nothing(resume, Path(output)) if is_main_process() else None
+    return [problem] if problem else []
 
 
 def is_main_process() -> bool:

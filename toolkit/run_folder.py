@@ -11,15 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from safetensors import SafetensorError
 
+from toolkit.checkpoint import sealed_folders
 from toolkit.errors import UserError
 from toolkit.ledger import finite_or_none
 from toolkit.provenance import versions
-
-Status = Literal["running", "finished", "preempted", "refused", "failed"]
 
 # POSIX lets go of all locks of a process on a file when it closes any handle of it: what this process holds is not probed.
 HELD: set[Path] = set()
@@ -130,9 +129,18 @@ class RunFolder:
     @property
     def gone(self) -> str:
         """What the user is told of a folder that is not there any more."""
+        try:
+            there = sealed_folders(self.checkpoints)
+        except OSError:
+            there = []
+        again = (
+            f"goes on from {there[0].name}, the newest checkpoint that is there now"
+            if there
+            else "begins anew, since no checkpoint is there now"
+        )
         return (
             f"the run folder {self.path} was deleted or replaced while the run was under way, so that nothing can be written "
-            "there; start the same command again, which goes on from what is there"
+            f"there; the same command {again}"
         )
 
     def release(self) -> None:

@@ -172,7 +172,9 @@ def _missing(field: str, given: str) -> str:
         return f"{field} is {given!r}; addresses are not read: download it and give the file, or give a hub id"
     place = _place(given)
     try:
-        hint = near(place.name, [path.name for path in place.parent.iterdir()])
+        # Hidden ones are meant only by who names one.
+        names = [path.name for path in place.parent.iterdir() if place.name[:1] == "." or path.name[0] != "."]
+        hint = near(place.name, names)
     except OSError:
         hint = f" (the folder {place.parent} can't be listed)"
     if field == "data.train" and HUB_ID.fullmatch(given) and not place.suffix and not hint.endswith("?"):
