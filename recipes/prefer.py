@@ -91,10 +91,14 @@ def task(config: Prefer) -> Task:
     train, held_out = pairs.tokenize(tokens, longest_chat(config.model, tokens), config.model)
 
     def show(sample: int, prediction: Any, reference: Any) -> dict[str, Any]:
-        prompt, chosen, rejected = (tokens.decode(ids) for ids in held_out.fetch([sample])[0])
         row = int(pairs.evaluate.rows[held_out.kept[sample]]) + 1
-        said = {"row": row, "prompt": prompt, "chosen": chosen, "rejected": rejected}
-        return said | {"reward_chosen": float(prediction[0]), "reward_rejected": float(prediction[1])}
+        texts = zip(("prompt", "chosen", "rejected"), map(tokens.decode, held_out.fetch([sample])[0]), strict=True)
+        return {
+            "row": row,
+            **dict(texts),
+            "reward_chosen": float(prediction[0]),
+            "reward_rejected": float(prediction[1]),
+        }
 
     return Task(
         model=lambda context: policy_and_reference(config.model, dpo.reference, len(tokens), only),
