@@ -91,14 +91,9 @@ def task(config: Prefer) -> Task:
     train, held_out = pairs.tokenize(tokens, longest_chat(config.model, tokens), config.model)
 
     def show(sample: int, prediction: Any, reference: Any) -> dict[str, Any]:
-        row = int(pairs.evaluate.rows[held_out.kept[sample]]) + 1
+        row, (chosen, rejected) = int(pairs.evaluate.rows[held_out.kept[sample]]) + 1, map(float, prediction)
         texts = zip(("prompt", "chosen", "rejected"), map(tokens.decode, held_out.fetch([sample])[0]), strict=True)
-        return {
-            "row": row,
-            **dict(texts),
-            "reward_chosen": float(prediction[0]),
-            "reward_rejected": float(prediction[1]),
-        }
+        return {"row": row, **dict(texts), "reward_chosen": chosen, "reward_rejected": rejected}
 
     return Task(
         model=lambda context: policy_and_reference(config.model, dpo.reference, len(tokens), only),
