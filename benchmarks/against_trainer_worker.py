@@ -20,12 +20,12 @@ sys.path.append(str(ROOT / "tests"))
 
 from recipe_layouts import config_class, load_recipe  # noqa: E402
 
-from toolkit.command_line import parse  # noqa: E402
+from toolkit.config.parser import parse  # noqa: E402
+from toolkit.distributed.runtime import Runtime, start_runtime  # noqa: E402
 from toolkit.evaluation import evaluate  # noqa: E402
 from toolkit.loop import train  # noqa: E402
-from toolkit.preparation import build_model, prepare  # noqa: E402
+from toolkit.prepare import build_model, prepare  # noqa: E402
 from toolkit.progress import Progress  # noqa: E402
-from toolkit.runtime import Runtime, start_runtime  # noqa: E402
 from toolkit.task import Source, Task  # noqa: E402
 
 Figures = dict[str, Any]

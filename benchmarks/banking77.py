@@ -62,7 +62,7 @@ def pipeline_answers(model: Path, test: Path) -> tuple[int, int, int]:
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-    from toolkit.labelled_texts import LabelledTexts, pad_texts
+    from toolkit.tasks.labelled_texts import LabelledTexts, pad_texts
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     module = AutoModelForSequenceClassification.from_pretrained(model).eval()

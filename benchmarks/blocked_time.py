@@ -23,13 +23,13 @@ from machine import machine, table
 
 from toolkit import BatchConfig, Config, Task
 from toolkit.boundaries import save
-from toolkit.ledger import Ledger
+from toolkit.checkpoint.writer import Saver
+from toolkit.distributed.runtime import start_runtime
 from toolkit.loop import global_batches, take_step
-from toolkit.preparation import prepare
+from toolkit.output.ledger import Ledger
+from toolkit.output.run_folder import RunFolder
+from toolkit.prepare import prepare
 from toolkit.progress import Progress
-from toolkit.run_folder import RunFolder
-from toolkit.runtime import start_runtime
-from toolkit.saving import Saver
 
 LARGEST_SHARE = 0.1
 

@@ -28,8 +28,7 @@ from launching import TINY, clean_environment
 from resuming import Numbers, copy_of, is_valid, left_half_done, numbers, run, steps_sealed, stopped, undisturbed
 from trial import Outcome
 
-from toolkit.checkpoint import sealed_folders
-from toolkit.run_folder import read_record
+from toolkit.output.run_folder import read_record, sealed_folders
 
 DROPOUT = ("--model.flaw", "dropout")
 OFTEN = (*DROPOUT, "--checkpoint.every", "5", "--evaluate.every", "4", "--checkpoint.keep", "9")

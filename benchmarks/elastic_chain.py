@@ -22,10 +22,9 @@ from machine import accelerate_launch, machine, table
 from safetensors.torch import load_file
 from topology_work import BOUNDS, furthest
 
-from toolkit.checkpoint import sealed_folders
-from toolkit.ledger import read_ledger
-from toolkit.order import ShuffledOrder
-from toolkit.run_folder import read_record
+from toolkit.data.order import ShuffledOrder
+from toolkit.output.ledger import read_ledger
+from toolkit.output.run_folder import read_record, sealed_folders
 
 RECIPE = Path(__file__).with_name("elastic_recipe.py")
 BATCH, EPOCHS = 16, 2

@@ -16,7 +16,7 @@ import torch
 from topology_work import GLOBAL_BATCH, MODELS, SAMPLES, Source, work_task
 
 from toolkit import BatchConfig, Config, OptimConfig, Task, fine_tune
-from toolkit.activity import Activity
+from toolkit.distributed.phase import Activity
 
 
 @dataclass(frozen=True)

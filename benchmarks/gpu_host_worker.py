@@ -17,16 +17,16 @@ from gpu_worker import SIZES, place_of, without_waiting
 from gpu_worker import task as llama
 
 from toolkit import BatchConfig, Config, OptimConfig, Task, TimeoutConfig
-from toolkit.config import CheckpointConfig
+from toolkit.checkpoint.load import content_of
+from toolkit.checkpoint.writer import Saver
+from toolkit.config.schema import CheckpointConfig
+from toolkit.distributed.counts import tally
+from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.errors import USER_CAN_FIX, UserError
-from toolkit.ledger import Ledger, read_ledger
 from toolkit.loop import global_batches, take_step
-from toolkit.preparation import prepare, state_bytes
-from toolkit.restoring import content_of
-from toolkit.run_folder import RunFolder
-from toolkit.runtime import Runtime, start_runtime
-from toolkit.saving import Saver
-from toolkit.tally import tally
+from toolkit.output.ledger import Ledger, read_ledger
+from toolkit.output.run_folder import RunFolder
+from toolkit.prepare import prepare, state_bytes
 from toolkit.training_run import carry_out
 
 CONFIG = Config(batch=BatchConfig(size=8, micro=3), steps=6, epochs=None)

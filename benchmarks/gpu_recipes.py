@@ -16,25 +16,25 @@ import numpy as np
 import torch
 
 from toolkit import Task
-from toolkit.answering.finding import pad_windows
-from toolkit.answering.spans import span_loss
-from toolkit.chat.replies import pad_conversations
-from toolkit.embedded_models import causal, encoder, seq2seq
-from toolkit.embedding.losses import in_batch_loss
-from toolkit.embedding.models import embed
-from toolkit.embedding.texts import pad_sides
-from toolkit.images.embedded_model import image_classifier
-from toolkit.images.processor import stack_images
-from toolkit.language.blocks import pad_blocks
+from toolkit.data.tokenized import pad_texts
 from toolkit.losses import NOT_COUNTED, causal_logits, counted, logits_of, summed_cross_entropy
-from toolkit.preferences.reference import PolicyAndReference
-from toolkit.preferences.tokens import PairIds
-from toolkit.preferences.tokens import pad_pairs as pad_preferences
-from toolkit.rewriting.models import target_loss, target_tokens
-from toolkit.rewriting.tokens import pad_pairs
-from toolkit.tagging.windows import pad_words
+from toolkit.models.tiny import causal, encoder, seq2seq
 from toolkit.task import JointLoss
-from toolkit.tokenized_texts import pad_texts
+from toolkit.tasks.dpo.reference import PolicyAndReference
+from toolkit.tasks.dpo.tokens import PairIds
+from toolkit.tasks.dpo.tokens import pad_pairs as pad_preferences
+from toolkit.tasks.image_classification.embedded_model import image_classifier
+from toolkit.tasks.image_classification.processor import stack_images
+from toolkit.tasks.language_modeling.blocks import pad_blocks
+from toolkit.tasks.question_answering.finding import pad_windows
+from toolkit.tasks.question_answering.spans import span_loss
+from toolkit.tasks.sentence_embedding.losses import in_batch_loss
+from toolkit.tasks.sentence_embedding.models import embed
+from toolkit.tasks.sentence_embedding.texts import pad_sides
+from toolkit.tasks.seq2seq.models import target_loss, target_tokens
+from toolkit.tasks.seq2seq.tokens import pad_pairs
+from toolkit.tasks.sft.replies import pad_conversations
+from toolkit.tasks.token_classification.windows import pad_words
 
 ROOT = Path(__file__).parents[1]
 NEEDED = ("datasets", "evaluate", "jsonargparse", "sklearn", "PIL")
@@ -76,7 +76,7 @@ def missing() -> list[str]:
 
 def as_it_is(name: str, folder: Path) -> Task:
     """Return the task of a recipe, on the small data that the tests have for it."""
-    from toolkit.command_line import parse
+    from toolkit.config.parser import parse
 
     recipe = load_recipe(name)
     flags = [*small_arguments(name, folder / name), "--output", str(folder / "run")]

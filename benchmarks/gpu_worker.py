@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from toolkit import BatchConfig, Config, OptimConfig, Task
+from toolkit.checkpoint.sharded import whole_weights
+from toolkit.distributed.counts import Tally, tally
+from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.errors import USER_CAN_FIX, UserError
 from toolkit.loop import global_batches, take_step
 from toolkit.losses import NOT_COUNTED, causal_logits, counted, summed_cross_entropy
-from toolkit.preparation import prepare
-from toolkit.runtime import Runtime, start_runtime
-from toolkit.spreading import whole_weights
-from toolkit.tally import Tally, tally
+from toolkit.prepare import prepare
 
 CHECKED_STEPS = 3
 # The first steps of a process fill caches.

@@ -16,12 +16,12 @@ from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGath
 from torch.nn.parallel import DistributedDataParallel
 
 from toolkit import BatchConfig, Config
-from toolkit.loading import LoadedMicroBatch
+from toolkit.data.loader import LoadedMicroBatch
+from toolkit.distributed.counts import tally
+from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.loop import global_batches, take_step
-from toolkit.preparation import prepare
-from toolkit.runtime import Runtime, start_runtime
-from toolkit.tally import tally
-from toolkit.training import Training
+from toolkit.prepare import prepare
+from toolkit.train_state import Training
 
 MICRO = 2
 KINDS = ("gradients", "between copies", "weights gathered")

@@ -31,9 +31,9 @@ import psutil
 from kill_recipe import PHASES
 from machine import accelerate_launch, machine, table
 
-from toolkit.checkpoint import folder_name
-from toolkit.resume import newest_valid
-from toolkit.verify import verify
+from toolkit.checkpoint.resume import newest_valid
+from toolkit.output.run_folder import folder_name
+from toolkit.verify.check import verify
 
 RECIPE = Path(__file__).with_name("kill_recipe.py")
 RANDOM = "at a random moment"

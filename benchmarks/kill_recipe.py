@@ -103,10 +103,10 @@ def kill() -> None:
 
 def listen(counter: Counter) -> None:
     """Have the counter told of every phase."""
-    import toolkit.checkpoint as checkpoint
-    from toolkit.activity import Activity
-    from toolkit.ledger import Ledger
-    from toolkit.snapshot import Snapshot
+    import toolkit.checkpoint.format as checkpoint
+    from toolkit.checkpoint.staging import Snapshot
+    from toolkit.distributed.phase import Activity
+    from toolkit.output.ledger import Ledger
 
     tell = Activity.__call__
     former = ""
@@ -184,11 +184,11 @@ def listen(counter: Counter) -> None:
     checkpoint.write_flushed = write_flushed
     checkpoint.shutil = Removing  # type: ignore[assignment]
     # Bound by name where it is used.
-    import toolkit.saving
+    import toolkit.checkpoint.writer
     import toolkit.session
 
     toolkit.session.write_whole = before("begin", toolkit.session.write_whole)
-    toolkit.saving.write_checkpoint = before("checkpoint: begin", checkpoint.write_checkpoint)
+    toolkit.checkpoint.writer.write_checkpoint = before("checkpoint: begin", checkpoint.write_checkpoint)
 
 
 class Network(torch.nn.Module):

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 
 from toolkit import BatchConfig, Config, Task
+from toolkit.distributed.counts import tally
+from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.loop import global_batches, take_step
-from toolkit.preparation import prepare
-from toolkit.runtime import Runtime, start_runtime
-from toolkit.tally import tally
+from toolkit.prepare import prepare
 
 MICRO, FEATURES, WIDTH = 16, 512, 1024
 LEARNING_RATE = 1e-3

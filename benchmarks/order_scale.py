@@ -28,9 +28,9 @@ import psutil
 from accelerate.data_loader import BatchSamplerShard
 from machine import machine, table
 
-from toolkit.cut import MicroBatch
-from toolkit.loading import MicroBatchSampler
-from toolkit.order import ShuffledOrder, mix64
+from toolkit.data.loader import MicroBatchSampler
+from toolkit.data.order import ShuffledOrder, mix64
+from toolkit.data.split import MicroBatch
 
 EPOCHS = 10
 SHORTEST, LONGEST = 16, 2048

@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from toolkit.tensor_parallel import split_layers
+from toolkit.distributed.tensor_parallel import split_layers
 
 Figures = dict[str, float]
 PROCESSES = 2

@@ -152,7 +152,7 @@ def check(method: str, folder: Path, step: int) -> None:
 def with_toolkit(folder: Path, stop: int) -> None:
     """Go on in a run folder, and ask for the stop when the step after `stop` begins."""
     from toolkit import BatchConfig, CheckpointConfig, Config, Task, fine_tune
-    from toolkit.activity import Activity
+    from toolkit.distributed.phase import Activity
 
     tell = Activity.__call__
 
@@ -184,9 +184,10 @@ def with_toolkit(folder: Path, stop: int) -> None:
 
 def move_toolkit(folder: Path) -> None:
     """Give the checkpoint of a run another position, with a ledger that has all rows up to it."""
-    from toolkit.checkpoint import folder_name, read_state, write_checkpoint, write_flushed
-    from toolkit.ledger import Ledger, LedgerRow, read_ledger
-    from toolkit.saving import OPTIMIZER, WEIGHTS
+    from toolkit.checkpoint.format import read_state, write_checkpoint, write_flushed
+    from toolkit.checkpoint.writer import OPTIMIZER, WEIGHTS
+    from toolkit.output.ledger import Ledger, LedgerRow, read_ledger
+    from toolkit.output.run_folder import folder_name
 
     former = folder / "checkpoints" / folder_name(EARLY)
     values = {key: value for key, value in next(iter(read_ledger(folder / "ledger.jsonl"))).items() if key != "chain"}

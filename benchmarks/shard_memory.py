@@ -31,17 +31,17 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
-from toolkit.checkpoint import inspect, read_state
-from toolkit.config import Config
-from toolkit.exchange import Exchange
-from toolkit.ledger import Ledger
-from toolkit.pieces import local_of
-from toolkit.restoring import content_of, restore
-from toolkit.resume import Start
-from toolkit.run_folder import RunFolder
-from toolkit.runtime import Runtime, start_runtime
-from toolkit.saving import PartWriter, Saver, Writer
-from toolkit.weights import weights_of
+from toolkit.checkpoint.exchange import Exchange
+from toolkit.checkpoint.format import inspect, read_state
+from toolkit.checkpoint.load import content_of, restore
+from toolkit.checkpoint.resume import Start
+from toolkit.checkpoint.writer import PartWriter, Saver, Writer
+from toolkit.config.schema import Config
+from toolkit.distributed.runtime import Runtime, start_runtime
+from toolkit.distributed.shards import local_of
+from toolkit.models.parameters import weights_of
+from toolkit.output.ledger import Ledger
+from toolkit.output.run_folder import RunFolder
 
 PROCESSES = 4
 LAYERS, WIDTH = 8, 2048

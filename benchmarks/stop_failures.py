@@ -183,7 +183,7 @@ def case_sample() -> int:
     """Return the sample whose loss is not a number: one of step 6, and of a step in every later epoch."""
     from slow_recipe import Slow
 
-    from toolkit.order import ShuffledOrder
+    from toolkit.data.order import ShuffledOrder
 
     return int(ShuffledOrder(45, Slow().batch.size, Slow().seed).global_batch(NAN_STEP - 1)[0])
 

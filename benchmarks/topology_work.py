@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch.distributed.tensor import DTensor
 
 from toolkit import BatchConfig, Config, OptimConfig, Task
+from toolkit.distributed.runtime import Runtime
 from toolkit.evaluation import Evaluation
 from toolkit.loop import train
 from toolkit.metrics import accuracy
-from toolkit.preparation import prepare
+from toolkit.prepare import prepare
 from toolkit.progress import Progress
-from toolkit.runtime import Runtime
 
 GLOBAL_BATCH = 16
 SAMPLES = 211

@@ -15,7 +15,7 @@ from one_batch_model import SENTENCES, batch_of, build_model, summed_loss, units
 from safetensors.torch import save_file
 
 from toolkit import Batch, BatchConfig, Config, OptimConfig, Task, fine_tune
-from toolkit.cache import digest_of
+from toolkit.data.cache import digest_of
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,15 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from dataclasses import dataclass
 
 from toolkit import Config, Rates, Task, fine_tune
-from toolkit.answering.data import QuestionData
-from toolkit.answering.export import answering_folder
-from toolkit.answering.finding import finish_answers, pad_windows, show_answer
-from toolkit.answering.metrics import answer_scores
-from toolkit.answering.spans import best_spans, span_loss
-from toolkit.embedded_models import encoder
-from toolkit.model_config import ModelConfig
-from toolkit.models import QUESTION_ANSWERER, load_model
-from toolkit.tokenizer import tokenizer
+from toolkit.config.model import ModelConfig
+from toolkit.models.load import QUESTION_ANSWERER, load_model
+from toolkit.models.tiny import encoder
+from toolkit.models.tokenizer import tokenizer
+from toolkit.tasks.question_answering.data import QuestionData
+from toolkit.tasks.question_answering.export import answering_folder
+from toolkit.tasks.question_answering.finding import finish_answers, pad_windows, show_answer
+from toolkit.tasks.question_answering.metrics import answer_scores
+from toolkit.tasks.question_answering.spans import best_spans, span_loss
 
 
 @dataclass(frozen=True)

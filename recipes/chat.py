@@ -16,16 +16,16 @@ Only what the assistant says carries loss. Settings come from the defaults below
 from dataclasses import dataclass
 
 from toolkit import Batch, Config, Rates, Task, fine_tune
-from toolkit.chat.data import Conversations
-from toolkit.chat.models import chat_model, longest_chat
-from toolkit.chat.replies import GenerateConfig, Replies, pad_conversations, perplexity, unigram_scores
-from toolkit.chat.template import CHAT, chat_template
-from toolkit.chat.tokens import prepare
-from toolkit.export import pretrained_folder
+from toolkit.config.model import ModelConfig
 from toolkit.losses import causal_logits, counted, summed_cross_entropy
-from toolkit.model_config import ModelConfig
+from toolkit.models.export import pretrained_folder
+from toolkit.models.tokenizer import tokenizer
 from toolkit.sample_scores import reference_losses
-from toolkit.tokenizer import tokenizer
+from toolkit.tasks.conversations.models import chat_model, longest_chat
+from toolkit.tasks.conversations.template import CHAT, chat_template
+from toolkit.tasks.sft.data import Conversations
+from toolkit.tasks.sft.replies import GenerateConfig, Replies, pad_conversations, perplexity, unigram_scores
+from toolkit.tasks.sft.tokens import prepare
 
 import torch
 

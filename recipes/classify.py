@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from toolkit import Config, Task, fine_tune
-from toolkit.export import pretrained_folder
-from toolkit.heads import read_for_head
-from toolkit.labelled_texts import LabelledTexts, pad_texts
+from toolkit.config.model import ModelConfig
 from toolkit.losses import logits_of
 from toolkit.metrics import class_metrics, correlation, multilabel_f1, positive_class, regression_errors
-from toolkit.model_config import ModelConfig
-from toolkit.models import saved_labels, sequence_classifier
+from toolkit.models.export import pretrained_folder
+from toolkit.models.heads import read_for_head
+from toolkit.models.load import saved_labels, sequence_classifier
+from toolkit.models.tokenizer import tokenizer
 from toolkit.sample_scores import class_probabilities
-from toolkit.tokenizer import tokenizer
+from toolkit.tasks.labelled_texts import LabelledTexts, pad_texts
 
 import torch
 import torch.nn.functional as F

@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from functools import partial
 
 from toolkit import Config, Task, fine_tune
-from toolkit.config import BatchConfig, Rates
-from toolkit.export import pretrained_folder
-from toolkit.images.augmentation import AugmentConfig
-from toolkit.images.data import LabelledImages
-from toolkit.images.embedded_model import image_classifier
-from toolkit.images.metrics import Confusion
-from toolkit.images.processor import Preparation, processor_of, stack_images
+from toolkit.config.model import ModelConfig
+from toolkit.config.schema import BatchConfig, Rates
 from toolkit.losses import logits_of, summed_cross_entropy
 from toolkit.metrics import class_metrics, positive_class
-from toolkit.model_config import ModelConfig
-from toolkit.models import IMAGE_CLASSIFIER, labels_of_head, load_model, saved_labels
+from toolkit.models.export import pretrained_folder
+from toolkit.models.load import IMAGE_CLASSIFIER, labels_of_head, load_model, saved_labels
 from toolkit.sample_scores import class_probabilities
+from toolkit.tasks.image_classification.augmentation import AugmentConfig
+from toolkit.tasks.image_classification.data import LabelledImages
+from toolkit.tasks.image_classification.embedded_model import image_classifier
+from toolkit.tasks.image_classification.metrics import Confusion
+from toolkit.tasks.image_classification.processor import Preparation, processor_of, stack_images
 
 
 @dataclass(frozen=True)

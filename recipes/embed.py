@@ -18,15 +18,21 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from dataclasses import dataclass
 
 from toolkit import Batch, Config, Rates, Task, UserError, fine_tune
-from toolkit.embedding.data import EmbeddingData
-from toolkit.embedding.losses import ContrastConfig, cosine_error, in_batch_loss
-from toolkit.embedding.metrics import search_quality
-from toolkit.embedding.models import EmbeddingModelConfig, embed, embedding_folder, embedding_model, pooling_of
-from toolkit.embedding.search import Search
-from toolkit.embedding.texts import Partners, pad_sides
 from toolkit.metrics import correlation
+from toolkit.models.tokenizer import tokenizer
 from toolkit.task import JointLoss
-from toolkit.tokenizer import tokenizer
+from toolkit.tasks.sentence_embedding.data import EmbeddingData
+from toolkit.tasks.sentence_embedding.losses import ContrastConfig, cosine_error, in_batch_loss
+from toolkit.tasks.sentence_embedding.metrics import search_quality
+from toolkit.tasks.sentence_embedding.models import (
+    EmbeddingModelConfig,
+    embed,
+    embedding_folder,
+    embedding_model,
+    pooling_of,
+)
+from toolkit.tasks.sentence_embedding.search import Search
+from toolkit.tasks.sentence_embedding.texts import Partners, pad_sides
 
 import torch
 

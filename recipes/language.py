@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toolkit import BatchConfig, Config, Rates, Task, fine_tune
-from toolkit.export import pretrained_folder
-from toolkit.language.blocks import make_blocks, pad_blocks
-from toolkit.language.data import Documents
-from toolkit.language.masks import Masking
-from toolkit.language.metrics import token_accuracy
-from toolkit.language.models import embedded_tokenizer, find_objective, language_model
-from toolkit.language.scores import guesses, scores_of, show_guesses, truths, unigram_scores
+from toolkit.config.model import ModelConfig
 from toolkit.losses import causal_logits, counted, logits_of, summed_cross_entropy
-from toolkit.model_config import ModelConfig
+from toolkit.models.export import pretrained_folder
+from toolkit.models.tokenizer import tokenizer
 from toolkit.sample_scores import reference_losses
-from toolkit.tokenizer import tokenizer
+from toolkit.tasks.language_modeling.blocks import make_blocks, pad_blocks
+from toolkit.tasks.language_modeling.data import Documents
+from toolkit.tasks.language_modeling.masks import Masking
+from toolkit.tasks.language_modeling.metrics import token_accuracy
+from toolkit.tasks.language_modeling.models import embedded_tokenizer, find_objective, language_model
+from toolkit.tasks.language_modeling.scores import guesses, scores_of, show_guesses, truths, unigram_scores
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit import Batch, Config, Rates, Task, fine_tune
-from toolkit.chat.models import longest_chat
+from toolkit.config.model import ModelConfig
 from toolkit.losses import NOT_COUNTED
-from toolkit.model_config import ModelConfig
-from toolkit.preferences.data import PreferenceData, preference_scores
-from toolkit.preferences.models import check_reference, export_policy, policy_and_reference
-from toolkit.preferences.tokens import pad_pairs
-from toolkit.tokenizer import tokenizer
+from toolkit.models.tokenizer import tokenizer
+from toolkit.tasks.conversations.models import longest_chat
+from toolkit.tasks.dpo.data import PreferenceData, preference_scores
+from toolkit.tasks.dpo.models import check_reference, export_policy, policy_and_reference
+from toolkit.tasks.dpo.tokens import pad_pairs
 
 import torch
 import torch.nn.functional as F

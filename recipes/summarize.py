@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit import Task, fine_tune
-from toolkit.corpora.facts import described_functions, split_by_module
-from toolkit.data_config import embedded_splits
-from toolkit.rewriting.data import Pairs, TextPairs
-from toolkit.rewriting.metrics import summary_metrics
-from toolkit.rewriting.task import Purpose, Seq2SeqConfig, seq2seq_task
+from toolkit.data.config import embedded_splits
+from toolkit.sample_data.facts import described_functions, split_by_module
+from toolkit.tasks.seq2seq.data import Pairs, TextPairs
+from toolkit.tasks.seq2seq.metrics import summary_metrics
+from toolkit.tasks.seq2seq.task import Purpose, Seq2SeqConfig, seq2seq_task
 
 if TYPE_CHECKING:
-    from toolkit.tables import Splits
+    from toolkit.data.sources import Splits
 
 
 @dataclass(frozen=True)

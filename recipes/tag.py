@@ -18,15 +18,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from toolkit import Batch, Config, Task, fine_tune
-from toolkit.embedded_models import encoder
-from toolkit.export import pretrained_folder
+from toolkit.config.model import ModelConfig
 from toolkit.losses import NOT_COUNTED, counted, logits_of, summed_cross_entropy
-from toolkit.model_config import ModelConfig
-from toolkit.models import TOKEN_CLASSIFIER, labels_of_head, load_model, saved_labels
-from toolkit.tagging.data import TaggedTexts
-from toolkit.tagging.metrics import tag_metrics
-from toolkit.tagging.windows import pad_words, prepare_for_words
-from toolkit.tokenizer import ENCODER, tokenizer
+from toolkit.models.export import pretrained_folder
+from toolkit.models.load import TOKEN_CLASSIFIER, labels_of_head, load_model, saved_labels
+from toolkit.models.tiny import encoder
+from toolkit.models.tokenizer import ENCODER, tokenizer
+from toolkit.tasks.token_classification.data import TaggedTexts
+from toolkit.tasks.token_classification.metrics import tag_metrics
+from toolkit.tasks.token_classification.windows import pad_words, prepare_for_words
 
 import torch
 

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit import BatchConfig, Task, fine_tune
-from toolkit.corpora.dates import written_dates
-from toolkit.data_config import embedded_splits
-from toolkit.rewriting.data import Pairs, TranslationPairs
-from toolkit.rewriting.metrics import translation_metrics
-from toolkit.rewriting.task import Purpose, Seq2SeqConfig, seq2seq_task
+from toolkit.data.config import embedded_splits
+from toolkit.sample_data.dates import written_dates
+from toolkit.tasks.seq2seq.data import Pairs, TranslationPairs
+from toolkit.tasks.seq2seq.metrics import translation_metrics
+from toolkit.tasks.seq2seq.task import Purpose, Seq2SeqConfig, seq2seq_task
 
 if TYPE_CHECKING:
-    from toolkit.tables import Splits
+    from toolkit.data.sources import Splits
 
 
 @dataclass(frozen=True)

@@ -24,24 +24,26 @@ from recipe_layouts import RECIPES, config_class, load_recipe, small_arguments
 from standin_device import NAME, Fault, standin_device
 from torch.distributed.fsdp import CPUOffloadPolicy
 
-from toolkit import losses, model_from_main, saving
+from toolkit import losses
 from toolkit.attention_masks import note_padding
-from toolkit.command_line import parse
-from toolkit.config import Config
-from toolkit.ledger import Ledger
-from toolkit.loading import LoadedMicroBatch
+from toolkit.checkpoint import writer as saving
+from toolkit.checkpoint.staging import Snapshot
+from toolkit.checkpoint.writer import Saver
+from toolkit.config.parser import parse
+from toolkit.config.schema import Config
+from toolkit.data.loader import LoadedMicroBatch
+from toolkit.distributed import model_from_main
+from toolkit.distributed.fsdp import shard
+from toolkit.distributed.model_from_main import build_on_main, shard_from_main
+from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.loop import train
 from toolkit.losses import NOT_COUNTED, causal_logits, logits_of, summed_cross_entropy
-from toolkit.model_from_main import build_on_main, shard_from_main
-from toolkit.preparation import prepare
+from toolkit.output.ledger import Ledger
+from toolkit.output.run_folder import RunFolder
+from toolkit.prepare import prepare
 from toolkit.progress import Progress
-from toolkit.rewriting.models import target_loss
-from toolkit.run_folder import RunFolder
-from toolkit.runtime import Runtime, start_runtime
-from toolkit.saving import Saver
-from toolkit.sharding import shard
-from toolkit.snapshot import Snapshot
 from toolkit.task import Batch, Task
+from toolkit.tasks.seq2seq.models import target_loss
 
 ON_CPU = {"ACCELERATE_USE_CPU": "true"}
 ALONE = {

@@ -4,7 +4,8 @@ from datetime import timedelta
 
 from slow_recipe import Slow, task
 
-from toolkit import fine_tune, meeting
+from toolkit import fine_tune
+from toolkit.distributed import rendezvous as meeting
 
 meeting.default_pg_timeout = timedelta(seconds=2)  # type: ignore[attr-defined]
 meeting.SECONDS_FOR_THE_WATCH = 2.0

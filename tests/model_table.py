@@ -374,7 +374,7 @@ def has_dropout(row: Row) -> bool:
     import transformers
 
     from toolkit.errors import UserError
-    from toolkit.model_changes import set_dropout
+    from toolkit.models.changes import set_dropout
 
     try:
         set_dropout(getattr(transformers, row.config)(**row.sizes), 0.0)
@@ -416,8 +416,8 @@ def tokenizer(recipe: str, padding_side: str) -> Any:
 
 def walk(todo: Iterable[Job]) -> dict[str, Outcome]:
     """Carry out all jobs in this process, together with those that it was started with."""
+    from toolkit.distributed.runtime import start_runtime
     from toolkit.errors import UserError
-    from toolkit.runtime import start_runtime
 
     found: dict[str, Outcome] = {}
     runtime: Any = None
@@ -439,7 +439,7 @@ def walk(todo: Iterable[Job]) -> dict[str, Outcome]:
 
 def parsed(recipe: Any, job: Job) -> Any:
     """Return the settings of a job."""
-    from toolkit.command_line import parse
+    from toolkit.config.parser import parse
 
     return parse(config_class(recipe), "", job.flags)
 
@@ -448,7 +448,7 @@ def carry_out(recipe: Any, config: Any, runtime: Any) -> Outcome:
     """Train one step, evaluate, save, and read back what was saved."""
     from toolkit.first_batch import parts_of
     from toolkit.loop import train
-    from toolkit.preparation import plan, prepare, whole_model
+    from toolkit.prepare import plan, prepare, whole_model
     from toolkit.progress import Progress
     from toolkit.rehearsal import results_for_export
 

@@ -76,11 +76,11 @@ def run_all(output: Path, data: Path, micro_batches: list[int | None], names: li
     """Train every recipe with every size of micro-batch."""
     import torch
 
-    from toolkit.command_line import parse
+    from toolkit.config.parser import parse
+    from toolkit.distributed.runtime import start_runtime
     from toolkit.loop import train
-    from toolkit.preparation import prepare
+    from toolkit.prepare import prepare
     from toolkit.progress import Progress
-    from toolkit.runtime import start_runtime
 
     results: dict[str, Any] = {}
     runtime = None

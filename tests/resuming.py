@@ -18,8 +18,9 @@ from safetensors.torch import load_file
 from tiny_recipe import Tiny, task
 from trial import Outcome, run_here, state_of
 
-from toolkit.checkpoint import DamagedError, inspect, sealed_folders, step_of
-from toolkit.ledger import chained
+from toolkit.checkpoint.format import DamagedError, inspect
+from toolkit.output.ledger import chained
+from toolkit.output.run_folder import sealed_folders, step_of
 from toolkit.task import Batch, Task
 
 # A second one waits for the first longer than these sizes take.

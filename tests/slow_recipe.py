@@ -28,7 +28,7 @@ from toolkit import (
     UserError,
     fine_tune,
 )
-from toolkit.config import execution
+from toolkit.config.schema import execution
 
 
 @dataclass(frozen=True)

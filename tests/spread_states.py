@@ -25,22 +25,22 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from toolkit.checkpoint import read_state, sealed_folders
-from toolkit.config import Config, OptimConfig
+from toolkit.checkpoint.exchange import Exchange
+from toolkit.checkpoint.format import read_state
+from toolkit.checkpoint.load import content_of, restore
+from toolkit.checkpoint.resume import Start
+from toolkit.checkpoint.sharded import check_folder_is_shared, layout_of, whole_weights
+from toolkit.checkpoint.writer import PartWriter, Saver, Writer
+from toolkit.config.schema import Config, OptimConfig
+from toolkit.distributed.mesh import Strategy
+from toolkit.distributed.runtime import Runtime, start_runtime
+from toolkit.distributed.shards import all_of, local_of, piece_of
 from toolkit.errors import SharedUserError, UserError
 from toolkit.evaluation import share_buffers
-from toolkit.exchange import Exchange
-from toolkit.ledger import Ledger
+from toolkit.models.parameters import parameter_names, weights_of
 from toolkit.optimizer import begin_averages, build_optimizer
-from toolkit.pieces import all_of, local_of, piece_of
-from toolkit.restoring import content_of, restore
-from toolkit.resume import Start
-from toolkit.run_folder import RunFolder
-from toolkit.runtime import Runtime, start_runtime
-from toolkit.saving import PartWriter, Saver, Writer
-from toolkit.spreading import check_folder_is_shared, layout_of, whole_weights
-from toolkit.strategy import Strategy
-from toolkit.weights import parameter_names, weights_of
+from toolkit.output.ledger import Ledger
+from toolkit.output.run_folder import RunFolder, sealed_folders
 
 PROCESSES = 4
 KEYS = ("exp_avg", "exp_avg_sq")
@@ -286,7 +286,7 @@ def failing_alone(runtime: Runtime) -> str:
 
     said = "nothing"
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("toolkit.runtime.SECONDS_TO_FOLLOW", 0.2)
+        monkeypatch.setattr("toolkit.distributed.runtime.SECONDS_TO_FOLLOW", 0.2)
         try:
             runtime.together(wait_for_one, talking=True)
         except ZeroDivisionError as error:

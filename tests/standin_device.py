@@ -320,8 +320,8 @@ def standin_device() -> Iterator[Device]:
         patches: list[tuple[str, Callable[..., Any]]] = [
             ("torch.accelerator.is_available", lambda: True),
             ("torch.accelerator.synchronize", lambda: None),
-            ("toolkit.snapshot.pin", lambda memory: device.pin(memory) is memory),
-            ("toolkit.snapshot.unpin", lambda memory: None),
+            ("toolkit.checkpoint.staging.pin", lambda memory: device.pin(memory) is memory),
+            ("toolkit.checkpoint.staging.unpin", lambda memory: None),
         ]
         for name, function in patches:
             stack.enter_context(mock.patch(name, function))

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import psutil
 from launching import CPU, clean_environment
 
-from toolkit.commands import main
+from toolkit.cli import main
 
 SLOW = Path(__file__).with_name("slow_recipe.py")
 HERE = Path(sys.executable).parent

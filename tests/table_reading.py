@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.data.sources import Splits, read_splits
 from toolkit.errors import UserError
-from toolkit.tables import Splits, read_splits
 
 
 @pytest.fixture(autouse=True)

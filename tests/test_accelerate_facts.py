@@ -13,9 +13,9 @@ from accelerate.data_loader import BatchSamplerShard
 from accelerate.utils import GradientAccumulationPlugin
 from launching import ROOT
 
-from toolkit.config import Config
-from toolkit.launch import launch_of
-from toolkit.runtime import start_runtime
+from toolkit.config.schema import Config
+from toolkit.distributed.launch import launch_of
+from toolkit.distributed.runtime import start_runtime
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ import pytest
 import torch
 from tiny_recipe import Tiny
 
-from toolkit import runtime, stopping
+from toolkit import signals as stopping
+from toolkit.distributed import runtime
+from toolkit.distributed.runtime import start_runtime
 from toolkit.errors import UserError
-from toolkit.runtime import start_runtime
 
 SHARDED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "RANK": "0", "WORLD_SIZE": "1"}
 OFFLOADED = {**SHARDED, "FSDP_OFFLOAD_PARAMS": "true"}

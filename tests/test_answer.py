@@ -15,14 +15,14 @@ import torch
 from small_answer import arguments, questions, write_rows
 from trial import Outcome, run_here
 
-from toolkit.answering.checks import NOWHERE
-from toolkit.answering.data import QuestionData, groups_of
-from toolkit.answering.finding import best_answers, pad_windows
-from toolkit.answering.metrics import answer_scores
-from toolkit.answering.spans import best_spans, span_loss
-from toolkit.answering.windows import WindowSize, question_windows
 from toolkit.errors import UserError
-from toolkit.tokenizer import ENCODER, train_tokenizer
+from toolkit.models.tokenizer import ENCODER, train_tokenizer
+from toolkit.tasks.question_answering.checks import NOWHERE
+from toolkit.tasks.question_answering.data import QuestionData, groups_of
+from toolkit.tasks.question_answering.finding import best_answers, pad_windows
+from toolkit.tasks.question_answering.metrics import answer_scores
+from toolkit.tasks.question_answering.spans import best_spans, span_loss
+from toolkit.tasks.question_answering.windows import WindowSize, question_windows
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "answer.py"
 
@@ -451,7 +451,7 @@ def test_the_small_run_has_windows_and_questions_without_an_answer(recipe: Modul
 
 
 def test_the_embedded_questions_are_answered_where_they_say() -> None:
-    from toolkit.corpora.questions import questions_of
+    from toolkit.sample_data.questions import questions_of
 
     source = (
         "def read(self, path, mode='r', size=None):\n    for line in lines(path):\n        count = size\n"

@@ -9,11 +9,11 @@ import torch
 from conftest import Classify, save_tokenizer, tiny_bert
 from transformers import BertForSequenceClassification, BertModel, ViTConfig, ViTModel, WhisperConfig, WhisperModel
 
-from toolkit.embedded_models import encoder as encoder_settings
+from toolkit.config.model import ModelConfig
 from toolkit.errors import UserError
-from toolkit.model_changes import set_dropout
-from toolkit.model_config import ModelConfig
-from toolkit.models import TOKEN_CLASSIFIER, load_model
+from toolkit.models.changes import set_dropout
+from toolkit.models.load import TOKEN_CLASSIFIER, load_model
+from toolkit.models.tiny import encoder as encoder_settings
 
 ENCODERS = "give a model that Transformers has a sequence classification head for"
 

@@ -31,9 +31,9 @@ from resuming import (
 from safetensors.torch import load_file
 from tiny_recipe import Network, Tiny, task
 
-from toolkit.checkpoint import FORMAT, inspect, seal_of
-from toolkit.ledger import Ledger, LedgerRow
-from toolkit.settings_file import as_mapping, flatten
+from toolkit.checkpoint.format import FORMAT, inspect, seal_of
+from toolkit.config.yaml import as_mapping, flatten
+from toolkit.output.ledger import Ledger, LedgerRow
 from toolkit.task import Task
 
 OFTEN = ("--checkpoint.every", "5", "--evaluate.every", "4", "--checkpoint.keep", "9")

@@ -7,10 +7,10 @@ import pytest
 from conftest import ROOT, Classify
 from recipe_layouts import load_recipe
 
-from toolkit.commands import main
-from toolkit.config import Config
-from toolkit.diagnosis import CALLED_ELSEWHERE, suggestion
-from toolkit.reading import leaves
+from toolkit.cli import main
+from toolkit.config.reading import leaves
+from toolkit.config.schema import Config
+from toolkit.config.suggestions import CALLED_ELSEWHERE, suggestion
 
 
 @pytest.mark.parametrize(

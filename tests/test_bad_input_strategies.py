@@ -7,12 +7,12 @@ import pytest
 import torch
 from tiny_recipe import Network
 
+from toolkit.distributed.fsdp import check_units
+from toolkit.distributed.launch import launch_of
+from toolkit.distributed.mesh import Strategy, read_strategy
+from toolkit.distributed.runtime import contradictions
+from toolkit.distributed.tensor_parallel import split_layers
 from toolkit.errors import UserError
-from toolkit.launch import launch_of
-from toolkit.runtime import contradictions
-from toolkit.sharding import check_units
-from toolkit.strategy import Strategy, read_strategy
-from toolkit.tensor_parallel import split_layers
 
 FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "RANK": "0"}
 MESH = {**FSDP, "ACCELERATE_USE_PARALLELISM_CONFIG": "true"}

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit.cache import cache_root, digest_of, once_per_machine
+from toolkit.data.cache import cache_root, digest_of, once_per_machine
 from toolkit.errors import UserError
 
 BUILDER = """
 import sys, time
 from pathlib import Path
-from toolkit.cache import once_per_machine
+from toolkit.data.cache import once_per_machine
 
 def build(folder):
     with Path(sys.argv[1]).open("a") as log:

@@ -13,15 +13,15 @@ from recipe_layouts import load_recipe
 from small_chat import CHATML, arguments, chat_tokenizer, conversations, save_llama, write_rows
 from trial import Outcome, run_here
 
-from toolkit.chat.data import Conversations
-from toolkit.chat.replies import GenerateConfig, Replies, pad_conversations, reply_span
-from toolkit.chat.template import CHAT, ChatTemplate
-from toolkit.chat.tokens import prepare
+from toolkit.config.model import ModelConfig
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
-from toolkit.model_changes import settle_generation
-from toolkit.model_config import ModelConfig
-from toolkit.tokenizer import tokenizer
+from toolkit.models.changes import settle_generation
+from toolkit.models.tokenizer import tokenizer
+from toolkit.tasks.conversations.template import CHAT, ChatTemplate
+from toolkit.tasks.sft.data import Conversations
+from toolkit.tasks.sft.replies import GenerateConfig, Replies, pad_conversations, reply_span
+from toolkit.tasks.sft.tokens import prepare
 
 LLAMA_3 = (
     "{{ bos_token }}{% for message in messages %}<|header|>{{ message['role'] }}<|/header|>\n\n"
@@ -381,7 +381,7 @@ def test_no_reply_is_asked_for_where_none_is_wanted(chat: ModuleType, tmp_path: 
 
 
 def test_final_answers_as_gsm8k_scores_them(tmp_path: Path) -> None:
-    from toolkit.chat.metrics import FinalAnswers, final_answer
+    from toolkit.tasks.sft.metrics import FinalAnswers, final_answer
 
     def official(reply: str) -> str:
         """The rule of its authors: a number after the mark, commas left out."""

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from resuming import is_valid, left_half_done, numbers, run, stopped, undisturbed
 
-from toolkit.checkpoint import (
+from toolkit.checkpoint.format import (
     FORMAT,
     DamagedError,
     Manifest,
@@ -24,13 +24,12 @@ from toolkit.checkpoint import (
     remove_leftovers,
     retire,
     seal_of,
-    sealed_folders,
-    step_of,
     write_checkpoint,
 )
+from toolkit.checkpoint.staging import Snapshot
 from toolkit.errors import UserError
-from toolkit.ledger import LedgerEnd
-from toolkit.snapshot import Snapshot
+from toolkit.output.ledger import LedgerEnd
+from toolkit.output.run_folder import sealed_folders, step_of
 
 FILES = ("weights.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
 STATE = {"best": {"step": 3, "value": 0.5}, "pending": None}

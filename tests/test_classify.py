@@ -13,8 +13,8 @@ import pytest
 import torch
 from launching import CLASSIFY, launch, python
 
-from toolkit.ledger import read_ledger
-from toolkit.run_folder import read_record
+from toolkit.output.ledger import read_ledger
+from toolkit.output.run_folder import read_record
 
 COLOURS = {"warm": ["red", "orange", "amber"], "cold": ["blue", "teal", "azure"], "grey": ["ash", "slate", "stone"]}
 SMALL = ["--data.held_out", "0.2", "--batch.size", "16", "--optim.lr", "3e-3"]

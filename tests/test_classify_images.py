@@ -15,14 +15,14 @@ from PIL import Image
 from small_classify_images import arguments, write_images
 from trial import Outcome, run_here
 
-from toolkit.cut import cut
+from toolkit.data.loader import MicroBatches
+from toolkit.data.split import cut
 from toolkit.errors import UserError
-from toolkit.images.augmentation import AugmentConfig
-from toolkit.images.data import LabelledImages
-from toolkit.images.metrics import Confusion
-from toolkit.images.processor import Preparation
-from toolkit.images.reading import ImageError, decode, inspect
-from toolkit.loading import MicroBatches
+from toolkit.tasks.image_classification.augmentation import AugmentConfig
+from toolkit.tasks.image_classification.data import LabelledImages
+from toolkit.tasks.image_classification.metrics import Confusion
+from toolkit.tasks.image_classification.processor import Preparation
+from toolkit.tasks.image_classification.reading import ImageError, decode, inspect
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "recipes"))
 import classify_images as recipe
@@ -194,7 +194,7 @@ def test_augmented_pixels_are_the_processors_own() -> None:
 
 def test_a_crop_is_a_part_of_the_image_and_not_smaller_than_asked() -> None:
     """An image that holds its own coordinates tells which part was taken."""
-    from toolkit.images.augmentation import draw, part
+    from toolkit.tasks.image_classification.augmentation import draw, part
 
     rows, columns = np.mgrid[0:200, 0:200].astype(np.uint8)
     image = Image.fromarray(np.stack([rows, columns, rows], axis=-1))

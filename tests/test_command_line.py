@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.command_line import as_mapping, differing, flatten, parse, read_yaml, to_yaml
-from toolkit.config import BatchConfig, Config, EvaluateConfig, OptimConfig
-from toolkit.diagnosis import nearest
+from toolkit.config.parser import as_mapping, differing, flatten, parse, read_yaml, to_yaml
+from toolkit.config.reading import leaves
+from toolkit.config.schema import BatchConfig, Config, EvaluateConfig, OptimConfig
+from toolkit.config.suggestions import nearest
 from toolkit.errors import UserError
-from toolkit.reading import leaves
 
 DESCRIPTION = """Put texts into classes.
 
@@ -500,8 +500,8 @@ def test_help_and_a_mistyped_flag_are_fast_and_import_no_torch() -> None:
     program = """
 import json, sys, time
 start = time.perf_counter()
-from toolkit.command_line import parse
-from toolkit.config import Config
+from toolkit.config.parser import parse
+from toolkit.config.schema import Config
 from toolkit.errors import UserError
 for arguments in (["--help"], ["--lr", "1"]):
     try:

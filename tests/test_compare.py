@@ -17,11 +17,11 @@ from safetensors.torch import load_file, save_file
 from tiny_recipe import Tiny, task
 from trial import run_here
 
-from toolkit.checkpoint import SealedFile, digest_of_file, read_manifest, write_manifest
-from toolkit.commands import main
-from toolkit.compare import NOTABLE, TOLERANCES, coarsest, compare, relative_difference, weights_difference
+from toolkit.checkpoint.format import SealedFile, digest_of_file, read_manifest, write_manifest
+from toolkit.cli import main
 from toolkit.errors import UserError
-from toolkit.run_folder import RunFolder
+from toolkit.output.run_folder import RunFolder
+from toolkit.verify.compare import NOTABLE, TOLERANCES, coarsest, compare, relative_difference, weights_difference
 
 STEPS = 40
 ARGUMENTS = ["--threads", "1", "--epochs", "null", "--steps", str(STEPS), "--checkpoint.every", "10"]

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from launching import ROOT, TINY, clean_environment
 
-from toolkit import pipes
-from toolkit.console import Display, Voice, amount, clock, figures
-from toolkit.ledger import LedgerRow, read_ledger
+from toolkit.output import pipes
+from toolkit.output.console import Display, Voice, amount, clock, figures
+from toolkit.output.ledger import LedgerRow, read_ledger
 
 
 def row(
@@ -35,7 +35,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr("toolkit.console.monotonic", lambda: self.now)
+        monkeypatch.setattr("toolkit.output.console.monotonic", lambda: self.now)
 
     def shows(self, display: Display, *rows: LedgerRow) -> None:
         for each in rows:
@@ -179,7 +179,7 @@ def test_status_of_a_folder_with_other_letters(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-c",
-        "from toolkit.commands import main; raise SystemExit(main())",
+        "from toolkit.cli import main; raise SystemExit(main())",
         "status",
         str(folder),
     ]

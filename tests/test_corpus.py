@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.corpora import docstrings as corpus
+from toolkit.sample_data import docstrings as corpus
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.cut import MicroBatch, balanced_sizes, cut
-from toolkit.loading import MicroBatchSampler
-from toolkit.order import ShuffledOrder
+from toolkit.data.loader import MicroBatchSampler
+from toolkit.data.order import ShuffledOrder
+from toolkit.data.split import MicroBatch, balanced_sizes, cut
 
 
 class Lengths:

@@ -19,9 +19,9 @@ MAY_WAIT = {
     "recipes/tag.py predict": "likewise: those of the words alone",
     "toolkit/sample_scores.py class_probabilities": "what is shown to a reader goes to the host too, after the last evaluation",
     "toolkit/sample_scores.py reference_losses": "likewise",
-    "toolkit/chat/replies.py predict": "where each prompt ends decides what is generated from",
-    "toolkit/chat/replies.py generate": "Transformers asks after each token whether all texts have ended",
-    "toolkit/rewriting/generation.py generated_texts": "likewise",
+    "toolkit/tasks/sft/replies.py predict": "where each prompt ends decides what is generated from",
+    "toolkit/tasks/sft/replies.py generate": "Transformers asks after each token whether all texts have ended",
+    "toolkit/tasks/seq2seq/generation.py generated_texts": "likewise",
     "toolkit/lockstep.py generate": "likewise, and whether those of other processes have",
 }
 # Who of Transformers makes the host wait in a forward pass, whatever it is told; docs/parallelism.md says so too.
@@ -43,9 +43,9 @@ NOTICED = {
     "loss of what a mask selects": (MASK, "toolkit/loop.py take_step"),
     "look at an encoder's mask": (VALUE, "toolkit/losses.py output_of"),
     "look at a causal mask": (VALUE, "toolkit/losses.py causal_logits"),
-    "pageable batches": ("a copy from pageable memory", "toolkit/runtime.py to_device"),
-    "order sent by a copy": (COPY, "toolkit/joint.py gradients_of"),
-    "pageable checkpoint": (COPY, "toolkit/snapshot.py take"),
+    "pageable batches": ("a copy from pageable memory", "toolkit/distributed/runtime.py to_device"),
+    "order sent by a copy": (COPY, "toolkit/grad_cache.py gradients_of"),
+    "pageable checkpoint": (COPY, "toolkit/checkpoint/staging.py take"),
 }
 OPERATIONS = {
     "item": VALUE,

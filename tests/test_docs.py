@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from launching import ROOT, launch
 
-from toolkit.ledger import read_ledger
+from toolkit.output.ledger import read_ledger
 
 # What models predicted names files of Python's.
 PREDICTED = ROOT / "docs" / "predictions.md"

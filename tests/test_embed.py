@@ -18,14 +18,21 @@ from recipe_layouts import load_recipe
 from small_embed import arguments
 from trial import Outcome, run_here
 
-from toolkit.embedding.data import EmbeddingData
-from toolkit.embedding.losses import cosine_error, in_batch_loss
-from toolkit.embedding.metrics import search_quality
-from toolkit.embedding.models import EmbeddingModelConfig, embed, embedding_model, pooled, pooling_of
-from toolkit.embedding.rows import text_identities
-from toolkit.embedding.search import Search, search
-from toolkit.embedding.texts import EmbeddingSource, EmbeddingTexts, Partners, all_related, all_right, pad_sides
 from toolkit.errors import UserError
+from toolkit.tasks.sentence_embedding.data import EmbeddingData
+from toolkit.tasks.sentence_embedding.losses import cosine_error, in_batch_loss
+from toolkit.tasks.sentence_embedding.metrics import search_quality
+from toolkit.tasks.sentence_embedding.models import EmbeddingModelConfig, embed, embedding_model, pooled, pooling_of
+from toolkit.tasks.sentence_embedding.rows import text_identities
+from toolkit.tasks.sentence_embedding.search import Search, search
+from toolkit.tasks.sentence_embedding.texts import (
+    EmbeddingSource,
+    EmbeddingTexts,
+    Partners,
+    all_related,
+    all_right,
+    pad_sides,
+)
 
 WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five", "six", "seven"]
 

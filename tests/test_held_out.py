@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.held_out import held_out_rows
-from toolkit.labels import starts_of
+from toolkit.data.held_out import held_out_rows
+from toolkit.data.labels import starts_of
 
 rows_of_labels = st.lists(st.sets(st.integers(0, 5), max_size=3).map(sorted), min_size=1, max_size=120)
 

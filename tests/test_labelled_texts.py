@@ -14,10 +14,11 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from toolkit import labelled_texts, tokenized_texts
-from toolkit.columns import find_columns
+from toolkit.data import tokenized as tokenized_texts
+from toolkit.data.columns import find_columns
 from toolkit.errors import UserError
-from toolkit.labelled_texts import LabelledTexts, pad_texts
+from toolkit.tasks import labelled_texts
+from toolkit.tasks.labelled_texts import LabelledTexts, pad_texts
 
 Rows = list[dict[str, Any]]
 WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -516,6 +517,6 @@ def test_the_embedded_corpus_is_the_default(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_importing_costs_no_heavy_package() -> None:
     heavy = "{'torch', 'datasets', 'transformers', 'pyarrow'}"
-    code = f"import sys, toolkit.labelled_texts; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, toolkit.tasks.labelled_texts; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -21,15 +21,15 @@ from small_language import arguments, lines
 from trial import Outcome, run_here
 
 from toolkit.errors import UserError
-from toolkit.language import masks
-from toolkit.language import stream as block_stream
-from toolkit.language.blocks import CausalBlocks, WholeBlocks, pad_blocks
-from toolkit.language.data import cut_at_line
-from toolkit.language.masks import Masking
-from toolkit.language.scores import guesses, scores_of, truths, unigram_scores
-from toolkit.language.stream import Stream, pieces, tokenize_documents
-from toolkit.ledger import read_ledger
 from toolkit.losses import NOT_COUNTED, summed_cross_entropy
+from toolkit.output.ledger import read_ledger
+from toolkit.tasks.language_modeling import masks
+from toolkit.tasks.language_modeling import stream as block_stream
+from toolkit.tasks.language_modeling.blocks import CausalBlocks, WholeBlocks, pad_blocks
+from toolkit.tasks.language_modeling.data import cut_at_line
+from toolkit.tasks.language_modeling.masks import Masking
+from toolkit.tasks.language_modeling.scores import guesses, scores_of, truths, unigram_scores
+from toolkit.tasks.language_modeling.stream import Stream, pieces, tokenize_documents
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "language.py"
 

@@ -14,7 +14,7 @@ from accelerate.utils import launch as accelerate_launch
 from launching import ROOT
 from torch.distributed.fsdp import CPUOffloadPolicy
 
-from toolkit.strategy import Strategy, read_strategy
+from toolkit.distributed.mesh import Strategy, read_strategy
 
 FILES = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
 

@@ -1,4 +1,4 @@
-"""A module imports only from its own layer and those below it, and never in a circle (docs/architecture.md)."""
+"""A folder imports only from those below it, no module in a circle, no task from another (docs/architecture.md)."""
 
 import ast
 from graphlib import TopologicalSorter
@@ -7,38 +7,45 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-
-LAYERS = {
-    0: (
-        "activity cache columns command_line config cut diagnosis environment errors extras held_out learning_rates memory "
-        "model_config order outcome pipes randomness reading schedules settings_file stopping"
+# From the top to the bottom; modules of a line may import each other.
+ORDER = """
+    cli
+    notebook
+    verify
+    run training_run session saved_run evaluate_only evaluation_file plan_warnings overlap
+    loop boundaries
+    prepare first_batch loss_rule rehearsal
+    evaluation scoring lockstep
+    grad_cache
+    train_state progress rows
+    tasks
+    checkpoint
+    optimizer schedules
+    models
+    distributed
+    sample_data
+    data
+    output
+    config
+    task losses attention_masks metrics metric_classes sample_scores randomness signals errors extras environment
+"""
+HEIGHT = {name: -height for height, line in enumerate(ORDER.strip().splitlines()) for name in line.split()}
+SHARED_BY_TASKS = {"labelled_texts", "conversations"}
+# What `--help` loads, and so what may not load any of these when it is imported.
+QUICK = (
+    *(
+        "toolkit.config.",
+        "toolkit.errors",
+        "toolkit.extras",
+        "toolkit.environment",
+        "toolkit.run",
+        "toolkit.randomness",
     ),
-    1: (
-        "attention_masks loading losses metric_classes metrics optimizer optimizer_state pieces provenance sample_scores scoring "
-        "snapshot stored tally task weights "
-        "answering.metric_classes answering.metrics answering.rules answering.spans chat.metrics embedding.losses embedding.metric_classes "
-        "embedding.metrics language.metric_classes language.metrics preferences.metrics rewriting.generation "
-        "rewriting.metrics tagging.metric_classes tagging.metrics"
-    ),
-    2: (
-        "agreement checkpoint console exchange last_word launch ledger lockstep meeting model_from_main progress "
-        "run_folder runtime saving sharding spreading strategy tensor_parallel watch"
-    ),
-    3: (
-        "boundaries evaluate_only evaluation evaluation_file first_batch former joint loop loss_rule overlap plan_warnings "
-        "preparation rehearsal restoring resume rows run saved_run session training training_run "
-        "adapters data_config embedded_models export heads label_reading labelled_rows labelled_texts labels "
-        "model_card model_changes model_errors models texts tokenized_texts tokenizer "
-        "table_conll table_content table_csv table_files table_folders table_header table_hub table_json table_plain "
-        "table_text tables"
-    ),
-    4: "commands compare evidence findings recipe_file trials verify verify_checkpoints verify_ledger verify_resume",
-}
-ROOMS = {
-    3: ("answering", "chat", "corpora", "embedding", "images", "language", "preferences", "rewriting", "tagging"),
-    4: ("notebook",),
-}
-"""Packages; what is in them and not named above is in this layer."""
+    *("toolkit.signals", "toolkit.schedules", "toolkit.output.pipes"),
+    *(f"toolkit.data.{name}" for name in ("cache", "columns", "held_out", "order", "split")),
+    *(f"toolkit.distributed.{name}" for name in ("memory", "outcome", "phase")),
+)
+HEAVY = {"torch", "transformers", "datasets", "accelerate", "evaluate", "sklearn", "scipy", "pandas", "pyarrow"}
 
 
 def modules() -> dict[str, Path]:
@@ -46,16 +53,7 @@ def modules() -> dict[str, Path]:
     return {".".join(place.parts): path for place, path in places.items() if place.name != "__init__"}
 
 
-LAYER_OF = {f"toolkit.{name}": layer for layer, names in LAYERS.items() for name in names.split()}
-LAYER_OF |= {
-    name: layer
-    for layer, rooms in ROOMS.items()
-    for name in modules()
-    if name.split(".")[1] in rooms and name not in LAYER_OF
-}
-
-# What the lowest layer may not load, so that `--help` answers at once.
-HEAVY = {"torch", "transformers", "datasets", "accelerate", "evaluate", "sklearn", "scipy", "pandas", "pyarrow"}
+MODULES = modules()
 
 
 def imported(path: Path, late: bool) -> set[str]:
@@ -73,25 +71,32 @@ def imported(path: Path, late: bool) -> set[str]:
     return found
 
 
-def test_every_module_has_a_layer() -> None:
-    assert set(modules()) == set(LAYER_OF)
+def height(name: str) -> int:
+    """Return how high the folder or the module stands."""
+    return HEIGHT[name.split(".")[1]]
 
 
-@pytest.mark.parametrize("name", sorted(LAYER_OF))
-def test_a_module_imports_only_from_its_layer_and_below(name: str) -> None:
-    above = {other for other in imported(modules()[name], late=True) if LAYER_OF.get(other, -1) > LAYER_OF[name]}
-    # `run` answers for a whole command and is entered first: it loads what it starts late, and only from its own layer.
-    assert not above
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_a_module_imports_only_from_its_folder_and_below(name: str) -> None:
+    assert not {other for other in imported(MODULES[name], late=True) & set(MODULES) if height(other) > height(name)}
+
+
+def test_no_task_imports_another() -> None:
+    for name, path in MODULES.items():
+        _, _, task, *_ = [*name.split("."), ""]
+        if name.startswith("toolkit.tasks."):
+            others = {other.split(".")[2] for other in imported(path, late=True) if other.startswith("toolkit.tasks.")}
+            assert others <= {task, *SHARED_BY_TASKS}, name
 
 
 def test_there_is_no_import_cycle() -> None:
-    graph = {name: imported(path, late=True) & set(LAYER_OF) for name, path in modules().items()}
+    graph = {name: imported(path, late=True) & set(MODULES) for name, path in MODULES.items()}
     tuple(TopologicalSorter(graph).static_order())
 
 
-@pytest.mark.parametrize("name", sorted(name for name, layer in LAYER_OF.items() if layer == 0))
-def test_the_lowest_layer_loads_nothing_heavy(name: str) -> None:
-    assert not {other.split(".")[0] for other in imported(modules()[name], late=False)} & HEAVY
+@pytest.mark.parametrize("name", sorted(name for name in MODULES if name.startswith(QUICK)))
+def test_what_help_loads_loads_nothing_heavy(name: str) -> None:
+    assert not {other.split(".")[0] for other in imported(MODULES[name], late=False)} & HEAVY
 
 
 def test_the_toolkit_imports_no_recipe_and_recipes_not_each_other() -> None:

@@ -10,10 +10,10 @@ from line import Line, task
 from recipe_layouts import RECIPES, config_class, load_recipe
 from trial import run_here
 
-from toolkit.config import OptimConfig, Rates
-from toolkit.learning_rates import trained, unusual_rate, with_learning_rate
-from toolkit.model_config import ADAPTERS, LoraConfig
-from toolkit.settings_file import read_yaml
+from toolkit.config.learning_rates import trained, unusual_rate, with_learning_rate
+from toolkit.config.model import ADAPTERS, LoraConfig
+from toolkit.config.schema import OptimConfig, Rates
+from toolkit.config.yaml import read_yaml
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.errors import UserError
-from toolkit.ledger import Ledger, LedgerEnd, LedgerRow, chained, check_end, read_ledger
+from toolkit.output.ledger import Ledger, LedgerEnd, LedgerRow, chained, check_end, read_ledger
 
 MOST = 6
 

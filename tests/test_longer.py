@@ -9,7 +9,7 @@ from conftest import Classify
 from resuming import contents, numbers, run, stopped, undisturbed
 from trial import state_of
 
-from toolkit.verify import verify
+from toolkit.verify.check import verify
 
 # The rates of the steps done are the same for any length.
 STEADY = ("--optim.schedule", "constant", "--evaluate.every", "6")

@@ -15,20 +15,20 @@ from launching import TINY, launch
 from safetensors.torch import load_file
 from tiny_recipe import Network, Sequences, Tiny, collate, task
 
-from toolkit.activity import Activity
-from toolkit.config import BatchConfig, OptimConfig
+from toolkit.config.schema import BatchConfig, OptimConfig
+from toolkit.data.order import ShuffledOrder, fingerprint
+from toolkit.distributed.counts import Tally
+from toolkit.distributed.phase import Activity
+from toolkit.distributed.runtime import start_runtime
 from toolkit.errors import UserError
-from toolkit.ledger import LedgerRow, read_ledger
 from toolkit.loop import train
 from toolkit.optimizer import begin_averages, build_optimizer
-from toolkit.order import ShuffledOrder, fingerprint
-from toolkit.preparation import prepare
+from toolkit.output.ledger import LedgerRow, read_ledger
+from toolkit.prepare import prepare
 from toolkit.progress import Progress
 from toolkit.randomness import seed_for
 from toolkit.rows import MOST_SKIPS_IN_FP16, StepTaken, StepValues, Unread
-from toolkit.runtime import start_runtime
 from toolkit.schedules import learning_rate
-from toolkit.tally import Tally
 
 
 def run(config: Tiny) -> tuple[dict[str, torch.Tensor], list[LedgerRow]]:

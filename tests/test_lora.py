@@ -14,11 +14,11 @@ from recipe_layouts import load_recipe
 from small_chat import chat_tokenizer, conversations, save_llama, write_rows
 from trial import Outcome, run_here, run_outside
 
-from toolkit.adapters import linear_layers, save_adapters
-from toolkit.chat.models import chat_model
+from toolkit.config.model import LoraConfig, ModelConfig
 from toolkit.errors import UserError
-from toolkit.ledger import read_ledger
-from toolkit.model_config import LoraConfig, ModelConfig
+from toolkit.models.lora import linear_layers, save_adapters
+from toolkit.output.ledger import read_ledger
+from toolkit.tasks.conversations.models import chat_model
 
 TRAINED = "--epochs null --steps 3 --optim.lr 1e-2"
 ASKED = "--batch.size 8 --generate.tokens 6 --generate.samples 3"
@@ -82,7 +82,7 @@ def losses(outcome: Outcome) -> Sequence[float]:
 
 
 def test_only_the_adapters_are_trained(llama: Path) -> None:
-    from toolkit.config import OptimConfig
+    from toolkit.config.schema import OptimConfig
     from toolkit.optimizer import build_optimizer
 
     config = ModelConfig(name=str(llama), dtype="float64", lora=LoraConfig(rank=4))
@@ -195,7 +195,7 @@ def test_targets_that_no_layer_is_called(train: Any) -> None:
 def test_layers_of_a_gpt2_are_linear_and_a_tied_head_is_not_merged_into() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from toolkit.adapters import add_adapters
+    from toolkit.models.lora import add_adapters
 
     model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2))
     assert linear_layers(model) == ["c_attn", "c_proj", "c_fc", "lm_head"]
@@ -328,7 +328,7 @@ def test_a_new_head_is_trained_beside_the_adapters_and_saved_with_the_whole_mode
 def test_adapters_of_weights_in_16_bits_are_kept_and_trained_in_float32(llama: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
-    from toolkit.config import OptimConfig
+    from toolkit.config.schema import OptimConfig
     from toolkit.optimizer import build_optimizer
 
     config = ModelConfig(name=str(llama), dtype="bfloat16", lora=LoraConfig(rank=4))
@@ -377,7 +377,7 @@ def test_weights_in_16_bits_train_under_adapters_as_those_in_32_do(
 def test_a_new_head_beside_adapters_is_trained_in_float32(tmp_path: Path) -> None:
     from transformers import BertConfig, BertModel
 
-    from toolkit.models import sequence_classifier
+    from toolkit.models.load import sequence_classifier
 
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     BertModel(BertConfig(vocab_size=320, **sizes)).save_pretrained(tmp_path / "bert")

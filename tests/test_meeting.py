@@ -21,11 +21,19 @@ from stopped_runs import ACCELERATE_TWO, Job, Trouble
 from tiny_recipe import Tiny
 from torch.distributed import TCPStore
 
-from toolkit import meeting
-from toolkit.agreement import compare, compare_data, compare_models, compare_starts, ranges
+from toolkit.distributed import rendezvous as meeting
+from toolkit.distributed.outcome import Failure, raise_shared
+from toolkit.distributed.preflight import compare, compare_data, compare_models, compare_starts, ranges
+from toolkit.distributed.rendezvous import (
+    Meeting,
+    Place,
+    be_welcomed,
+    group_patience,
+    open_store,
+    read_place,
+    welcome_all,
+)
 from toolkit.errors import LoneUserError, SharedUserError, UserError
-from toolkit.meeting import Meeting, Place, be_welcomed, group_patience, open_store, read_place, welcome_all
-from toolkit.outcome import Failure, raise_shared
 
 PATIENCE = 1.0
 IMPATIENT = ROOT / "tests" / "impatient_recipe.py"
@@ -219,13 +227,13 @@ def test_settings_and_versions_that_differ_are_named_with_process_machine_and_va
 
 
 def test_every_file_and_version_that_numbers_depend_on_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    from toolkit.agreement import start_facts
+    from toolkit.distributed.preflight import start_facts
 
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     facts = {name: value for name, (value, _) in start_facts(Tiny(), True).items()}
     assert facts["the version of torch"] in torch.__version__
     assert facts["the launch configuration's ACCELERATE_MIXED_PRECISION"] == "bf16"
-    for name in ("the file toolkit/loop.py", "the file toolkit/chat/data.py", "the recipe's file tiny_recipe.py"):
+    for name in ("the file toolkit/loop.py", "the file toolkit/tasks/sft/data.py", "the recipe's file tiny_recipe.py"):
         assert len(facts[name]) == 12
     assert "optim.lr" in facts
     assert "threads" not in facts
@@ -313,7 +321,7 @@ def test_an_error_of_another_machine_is_told_with_its_name() -> None:
 )
 def test_a_group_has_more_patience_than_the_watch(progress: float, on_cpu: bool, expected: float) -> None:
     # Of NCCL, which this torch may lack, ten minutes.
-    with mock.patch("toolkit.meeting.default_pg_nccl_timeout", timedelta(minutes=10)):
+    with mock.patch("toolkit.distributed.rendezvous.default_pg_nccl_timeout", timedelta(minutes=10)):
         assert group_patience(progress, on_cpu).total_seconds() == expected
     assert group_patience(float("inf"), on_cpu).days == 30
 

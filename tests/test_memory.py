@@ -17,11 +17,11 @@ from launching import ROOT, clean_environment
 from stopped_runs import BY_HAND
 from trial import Outcome, run_here, run_outside
 
-from toolkit.activity import FORWARD_PASS, OPTIMIZER_STEP, PREDICTING, Doing
-from toolkit.config import BatchConfig
-from toolkit.ledger import read_ledger
-from toolkit.memory import lack_of, lacks_memory, told
-from toolkit.snapshot import Snapshot
+from toolkit.checkpoint.staging import Snapshot
+from toolkit.config.schema import BatchConfig
+from toolkit.distributed.memory import lack_of, lacks_memory, told
+from toolkit.distributed.phase import FORWARD_PASS, OPTIMIZER_STEP, PREDICTING, Doing
+from toolkit.output.ledger import read_ledger
 
 RECIPE = ROOT / "tests" / "greedy_recipe.py"
 

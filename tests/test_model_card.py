@@ -15,10 +15,10 @@ from huggingface_hub import ModelCard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from toolkit.config import Config
-from toolkit.data_config import DataConfig
-from toolkit.model_card import model_card, shown_command, without_folders
-from toolkit.model_config import LoraConfig, ModelConfig
+from toolkit.config.model import LoraConfig, ModelConfig
+from toolkit.config.schema import Config
+from toolkit.data.config import DataConfig
+from toolkit.models.card import model_card, shown_command, without_folders
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from trial import run_here
 
 from toolkit import UserError
 from toolkit.errors import Preempted
-from toolkit.ledger import read_ledger
 from toolkit.loop import take_step
 from toolkit.losses import NOT_COUNTED
 from toolkit.notebook import (
@@ -47,8 +46,9 @@ from toolkit.notebook.keeping import as_it_was, generator_states
 from toolkit.notebook.launching import followed, problems_in
 from toolkit.notebook.learning import values_of
 from toolkit.notebook.token_losses import TokenLoss, coloured
-from toolkit.run_folder import RunFolder, is_locked
-from toolkit.training import Training
+from toolkit.output.ledger import read_ledger
+from toolkit.output.run_folder import RunFolder, is_locked
+from toolkit.train_state import Training
 
 NOTEBOOK = NOTEBOOKS / "debug_on_one_gpu.ipynb"
 TRIED = (

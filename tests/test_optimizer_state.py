@@ -11,11 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from toolkit.config import OptimConfig
+from toolkit.checkpoint.optimizer_state import pack, pack_optimizer, restore_optimizer, unpack
+from toolkit.checkpoint.staging import Snapshot
+from toolkit.config.schema import OptimConfig
 from toolkit.errors import UserError
 from toolkit.optimizer import build_optimizer
-from toolkit.optimizer_state import pack, pack_optimizer, restore_optimizer, unpack
-from toolkit.snapshot import Snapshot
 
 Make = Callable[[torch.nn.Module], torch.optim.Optimizer]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.order import ShuffledOrder, fingerprint, mix64, permute
+from toolkit.data.order import ShuffledOrder, fingerprint, mix64, permute
 from toolkit.randomness import seed_for
 
 

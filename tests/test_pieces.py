@@ -12,9 +12,9 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
-from toolkit.pieces import Holding, Layout, Piece, all_of, cut, is_cut
-from toolkit.snapshot import Snapshot
-from toolkit.stored import PIECES, WEIGHTS, StoredTensors, file_of, index_as_json, index_entries
+from toolkit.checkpoint.reader import PIECES, WEIGHTS, StoredTensors, file_of, index_as_json, index_entries
+from toolkit.checkpoint.staging import Snapshot
+from toolkit.distributed.shards import Holding, Layout, Piece, all_of, cut, is_cut
 
 Shape = tuple[int, ...]
 Cut = tuple[tuple[int, ...], tuple[Placement, ...]]

@@ -18,9 +18,9 @@ from resuming import rows_of
 from small_prefer import WORDS, arguments, pairs, write_rows
 from trial import Outcome, run_here
 
+from toolkit.config.model import ModelConfig
 from toolkit.errors import UserError
-from toolkit.model_config import ModelConfig
-from toolkit.preferences.data import PreferenceData
+from toolkit.tasks.dpo.data import PreferenceData
 
 TEMPLATE = (
     "{% for message in messages %}{% if message.role == 'user' and loop.previtem and loop.previtem.role == 'user' %}"
@@ -46,7 +46,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved Llama of one layer, with a tokenizer that has a chat template."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from toolkit.tokenizer import CAUSAL, train_tokenizer
+    from toolkit.models.tokenizer import CAUSAL, train_tokenizer
 
     folder = tmp_path_factory.mktemp("models") / "llama"
     folder.mkdir()
@@ -85,8 +85,8 @@ def tokens_of(llama: Path) -> Any:
 
 def model_of(llama: Path, **adapters: Any) -> Any:
     """Return the policy and its reference in float64, the policy a little away from where it began."""
-    from toolkit.model_config import LoraConfig
-    from toolkit.preferences.models import policy_and_reference
+    from toolkit.config.model import LoraConfig
+    from toolkit.tasks.dpo.models import policy_and_reference
 
     config = ModelConfig(name=str(llama), dtype="float64", lora=LoraConfig(**adapters))
     model = policy_and_reference(config, None, 320)
@@ -99,8 +99,8 @@ def model_of(llama: Path, **adapters: Any) -> Any:
 
 
 def batch_of(llama: Path, count: int = 5) -> tuple[list[Any], dict[str, torch.Tensor]]:
-    from toolkit.preferences.rows import Pair
-    from toolkit.preferences.tokens import encode, pad_pairs
+    from toolkit.tasks.dpo.rows import Pair
+    from toolkit.tasks.dpo.tokens import encode, pad_pairs
 
     tokens = tokens_of(llama)
     samples = encode([Pair(row["prompt"], row["chosen"], row["rejected"]) for row in pairs(count)], tokens)
@@ -143,7 +143,7 @@ def test_loss_and_gradient_are_those_of_the_formula(recipe: ModuleType, llama: P
 
 
 def test_before_training_there_is_no_margin(recipe: ModuleType, llama: Path) -> None:
-    from toolkit.preferences.models import policy_and_reference
+    from toolkit.tasks.dpo.models import policy_and_reference
 
     for config in (ModelConfig(name=str(llama)), ModelConfig(name=str(llama), lora=recipe_lora(dropout=0.5))):
         rewards, _ = recipe.rewards(policy_and_reference(config, None, 320).train(), batch_of(llama)[1], 0.1)
@@ -152,7 +152,7 @@ def test_before_training_there_is_no_margin(recipe: ModuleType, llama: Path) -> 
 
 
 def recipe_lora(**settings: Any) -> Any:
-    from toolkit.model_config import LoraConfig
+    from toolkit.config.model import LoraConfig
 
     return LoraConfig(rank=2, **settings)
 
@@ -209,7 +209,7 @@ def test_training_leaves_the_reference_as_it_began_and_so_does_a_resume(train: C
     assert not torch.equal(module.policy.lm_head.weight, start["lm_head.weight"])
     assert rows_of(again.folder / "ledger.jsonl") == rows_of(whole.folder / "ledger.jsonl")
     # What it began with is what the seed alone makes of the embedded model.
-    from toolkit.preferences.models import read_record, recorded_reference
+    from toolkit.tasks.dpo.models import read_record, recorded_reference
 
     record = read_record(str(whole.folder / "model"))
     assert record is not None
@@ -264,7 +264,7 @@ def test_adapters_are_trained_against_themselves_switched_off(train: Capture, ll
 
 
 def test_scores_of_fixed_rewards() -> None:
-    from toolkit.preferences.data import preference_scores
+    from toolkit.tasks.dpo.data import preference_scores
 
     metric = preference_scores()
     metric.add_batch(predictions=[[2.0, 1.0], [0.0, 0.0], [-1.0, 1.0]], references=[0, 0, 0])
@@ -295,7 +295,7 @@ PROMPTS = {"whole": "say it:", "repeated": "<system>be brief<end><user>say red<e
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_exactly_the_completion_carries_loss(layout: str, llama: Path, tmp_path: Path) -> None:
-    from toolkit.preferences.tokens import pad_pairs
+    from toolkit.tasks.dpo.tokens import pad_pairs
 
     row, chosen, rejected = LAYOUTS[layout]
     data = write_rows(tmp_path / "data.jsonl", [row])
@@ -440,7 +440,7 @@ def test_messages_for_the_embedded_model_and_a_template_from_a_file(
 
 
 def test_the_vocabulary_has_to_fit(llama: Path) -> None:
-    from toolkit.preferences.models import policy_and_reference
+    from toolkit.tasks.dpo.models import policy_and_reference
 
     with pytest.raises(UserError, match=r"dpo\.reference is '/nowhere', which is no folder"):
         policy_and_reference(ModelConfig(name=str(llama)), "/nowhere", 320)
@@ -458,7 +458,7 @@ def test_a_reference_with_other_tokens_is_refused(train: Capture, llama: Path, t
     ("one", "other", "shared"), [([1, 2, 3], [1, 2, 4], 2), ([1, 2], [1, 2, 3], 1), ([1], [2], 0), ([1], [1, 2], 0)]
 )
 def test_each_side_keeps_a_token_behind_what_both_begin_with(one: list[int], other: list[int], shared: int) -> None:
-    from toolkit.preferences.tokens import shared_beginning
+    from toolkit.tasks.dpo.tokens import shared_beginning
 
     assert shared_beginning(one, other) == shared_beginning(other, one) == shared
 
@@ -468,7 +468,7 @@ def test_each_side_keeps_a_token_behind_what_both_begin_with(one: list[int], oth
 def test_a_cut_takes_of_the_prompt_first_and_never_a_whole_completion(
     limit: int, lengths: tuple[int, int, int]
 ) -> None:
-    from toolkit.preferences.tokens import PairIds, shortened
+    from toolkit.tasks.dpo.tokens import PairIds, shortened
 
     whole = PairIds(*(list(range(100 * k, 100 * k + length)) for k, length in enumerate(lengths, 1)))
     cut = shortened(whole, limit, begin=100)
@@ -493,7 +493,7 @@ def test_no_prompt_is_on_both_sides_of_the_split(tmp_path: Path) -> None:
 
 
 def test_the_embedded_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from toolkit.corpora.preferences import first_sentence, shuffled, shuffled_sentences
+    from toolkit.sample_data.preferences import first_sentence, shuffled, shuffled_sentences
 
     for number in range(20):
         lines = [f'"""Count from {number} to {word} and back again."""' for word in WORDS]

@@ -12,10 +12,10 @@ from launching import TINY
 from resuming import contents, numbers, run, stopped, stopping, undisturbed
 from trial import run_outside
 
-from toolkit import provenance
-from toolkit.commands import main
-from toolkit.config import Config
-from toolkit.verify import verify
+from toolkit.cli import main
+from toolkit.config.schema import Config
+from toolkit.output import provenance
+from toolkit.verify.check import verify
 
 NEWER = {"torch": "99.0.0", "numpy": "98.1.0"}
 

@@ -28,9 +28,10 @@ from safetensors.torch import load_file, save_file
 from tiny_recipe import Network, Tiny, task
 from trial import state_of
 
-from toolkit.checkpoint import folder_name, inspect
-from toolkit.launch import agent
-from toolkit.resume import begun_anew
+from toolkit.checkpoint.format import inspect
+from toolkit.checkpoint.resume import begun_anew
+from toolkit.distributed.launch import agent
+from toolkit.output.run_folder import folder_name
 from toolkit.task import Batch, Task
 
 # Two epochs of six steps; checkpoints and evaluations at other steps than the ends of epochs.

@@ -15,11 +15,11 @@ import pytest
 from resuming import acting, run
 from trial import state_of
 
-from toolkit.commands import main
+from toolkit.cli import main
 from toolkit.errors import UserError
-from toolkit.run_folder import RunFolder, is_locked, leave_word_of_refusal, read_record, write_whole
+from toolkit.output.run_folder import RunFolder, is_locked, leave_word_of_refusal, read_record, write_whole
 
-HOLD = "import sys; from pathlib import Path; from toolkit.run_folder import RunFolder; \
+HOLD = "import sys; from pathlib import Path; from toolkit.output.run_folder import RunFolder; \
 f = RunFolder(Path(sys.argv[1])); f.claim(); print('held', flush=True); sys.stdin.read()"
 
 

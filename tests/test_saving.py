@@ -18,12 +18,12 @@ from resuming import is_valid, left_half_done, refusing, run, steps_sealed
 from safetensors.torch import load_file
 from tiny_recipe import Tiny, task
 
-from toolkit import saving
-from toolkit.checkpoint import read_manifest, read_state, sealed_folders, step_of
+from toolkit.checkpoint import writer as saving
+from toolkit.checkpoint.format import read_manifest, read_state
+from toolkit.checkpoint.writer import Content, Saver
 from toolkit.errors import UserError
-from toolkit.ledger import Ledger
-from toolkit.run_folder import RunFolder
-from toolkit.saving import Content, Saver
+from toolkit.output.ledger import Ledger
+from toolkit.output.run_folder import RunFolder, sealed_folders, step_of
 from toolkit.task import Task
 
 LONG = 30.0

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
 
-from toolkit.config import OptimConfig
+from toolkit.config.schema import OptimConfig
 from toolkit.schedules import learning_rate, warmup_steps
 
 

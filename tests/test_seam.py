@@ -16,17 +16,17 @@ from test_loop import relative
 from tiny_recipe import Network, Sequences, Tiny, collate, task
 from trial import run_here
 
-from toolkit.config import BatchConfig, EvaluateConfig, OptimConfig
+from toolkit.config.schema import BatchConfig, EvaluateConfig, OptimConfig
+from toolkit.data.order import ShuffledOrder
+from toolkit.distributed.runtime import start_runtime
 from toolkit.evaluation import Evaluation, evaluate
-from toolkit.ledger import LedgerRow
 from toolkit.loop import train
 from toolkit.metrics import accuracy
 from toolkit.optimizer import build_optimizer
-from toolkit.order import ShuffledOrder
-from toolkit.preparation import prepare
+from toolkit.output.ledger import LedgerRow
+from toolkit.prepare import prepare
 from toolkit.progress import Progress
 from toolkit.randomness import seed_for
-from toolkit.runtime import start_runtime
 from toolkit.schedules import learning_rate
 from toolkit.task import Batch, Finished, JointLoss, Task
 

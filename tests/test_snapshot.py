@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from toolkit.checkpoint.staging import CHUNK, DTYPES, Snapshot
+from toolkit.checkpoint.writer import Content, Saver
 from toolkit.errors import UserError
-from toolkit.ledger import Ledger
-from toolkit.run_folder import RunFolder
-from toolkit.saving import Content, Saver
-from toolkit.snapshot import CHUNK, DTYPES, Snapshot
+from toolkit.output.ledger import Ledger
+from toolkit.output.run_folder import RunFolder
 
 Specification = tuple[torch.dtype, tuple[int, ...], bool]
 

@@ -12,13 +12,13 @@ from launching import ROOT, clean_environment
 from spread_states import WAYS, Small, read, same, save, state, whole
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from toolkit.checkpoint import inspect, read_state
-from toolkit.compare import weights_difference
-from toolkit.config import Config
-from toolkit.pieces import all_of
-from toolkit.runtime import Runtime, start_runtime
-from toolkit.stored import OPTIMIZER, WEIGHTS, StoredTensors, same_weights
-from toolkit.weights import digest_of_frozen, parameter_names, weights_of
+from toolkit.checkpoint.format import inspect, read_state
+from toolkit.checkpoint.reader import OPTIMIZER, WEIGHTS, StoredTensors, same_weights
+from toolkit.config.schema import Config
+from toolkit.distributed.runtime import Runtime, start_runtime
+from toolkit.distributed.shards import all_of
+from toolkit.models.parameters import digest_of_frozen, parameter_names, weights_of
+from toolkit.verify.compare import weights_difference
 
 CHECKPOINT = Path("checkpoints") / "step-000001"
 

@@ -17,20 +17,20 @@ import numpy as np
 import pytest
 from table_reading import here, write  # noqa: F401
 
-from toolkit.chat.data import Conversations
-from toolkit.command_line import parse
-from toolkit.config import Config
-from toolkit.data_config import DataConfig
-from toolkit.embedding.data import EmbeddingData
+from toolkit.config.parser import parse
+from toolkit.config.schema import Config
+from toolkit.data.config import DataConfig
 from toolkit.errors import UserError
-from toolkit.images.data import LabelledImages
-from toolkit.labelled_texts import LabelledTexts
-from toolkit.language.data import Documents
-from toolkit.preferences.data import PreferenceData
-from toolkit.preferences.rows import pairs_of
-from toolkit.rewriting.data import TextPairs, TranslationPairs
-from toolkit.tagging.data import TaggedTexts
-from toolkit.tagging.files import read_tag_files
+from toolkit.tasks.dpo.data import PreferenceData
+from toolkit.tasks.dpo.rows import pairs_of
+from toolkit.tasks.image_classification.data import LabelledImages
+from toolkit.tasks.labelled_texts import LabelledTexts
+from toolkit.tasks.language_modeling.data import Documents
+from toolkit.tasks.sentence_embedding.data import EmbeddingData
+from toolkit.tasks.seq2seq.data import TextPairs, TranslationPairs
+from toolkit.tasks.sft.data import Conversations
+from toolkit.tasks.token_classification.data import TaggedTexts
+from toolkit.tasks.token_classification.files import read_tag_files
 
 
 def workbook(*names: str) -> bytes:

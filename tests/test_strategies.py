@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tiny_recipe import Network
 from torch import cat
 
-from toolkit.sharding import chosen_units
+from toolkit.distributed.fsdp import chosen_units
 
 CONFIGS = ROOT / "accelerate_configs"
 # 45 samples in batches of 8: six steps an epoch, the last of five samples.

@@ -13,14 +13,14 @@ from recipe_layouts import load_recipe
 from small_summarize import arguments, rows, write
 from trial import Outcome, run_here
 
-from toolkit.corpora.facts import describe, described_in, split_by_module
+from toolkit.config.model import ModelConfig
 from toolkit.losses import NOT_COUNTED
-from toolkit.model_config import ModelConfig
-from toolkit.rewriting.data import TextPairs
-from toolkit.rewriting.generation import GenerateConfig, generated_texts
-from toolkit.rewriting.metrics import exact_match, exact_scores, rouge, rouge_scores
-from toolkit.rewriting.models import decoder_inputs, seq2seq_model, target_loss, target_tokens
-from toolkit.rewriting.tokens import pad_pairs
+from toolkit.sample_data.facts import describe, described_in, split_by_module
+from toolkit.tasks.seq2seq.data import TextPairs
+from toolkit.tasks.seq2seq.generation import GenerateConfig, generated_texts
+from toolkit.tasks.seq2seq.metrics import exact_match, exact_scores, rouge, rouge_scores
+from toolkit.tasks.seq2seq.models import decoder_inputs, seq2seq_model, target_loss, target_tokens
+from toolkit.tasks.seq2seq.tokens import pad_pairs
 
 PREDICTED = ["the cat sat on a mat", "nothing alike", "dogs bark", "four words are here"]
 SEVERAL = [

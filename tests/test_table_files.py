@@ -69,8 +69,8 @@ def test_csv_long_fields_and_nameless_index() -> None:
 
 
 def test_csv_longer_than_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.table_csv.ROWS_AT_ONCE", 3)
-    monkeypatch.setattr("toolkit.table_json.ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("toolkit.data.csv.ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("toolkit.data.json.ROWS_AT_ONCE", 3)
     assert rows("label\n" + "1\n" * 7 + "2.5\n") == {"label": [1.0] * 7 + [2.5]}
     lines = [{"a": 1}, {"a": None}, {"a": None}, {"b": []}, {"b": [1]}, {"a": 2.5}, {"a": 3, "c": {"d": "x"}}]
     read = rows("\n".join(map(json.dumps, lines)), "rows.jsonl")

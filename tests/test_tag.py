@@ -13,12 +13,12 @@ import pytest
 from small_tag import sentences, write_conll
 from trial import Outcome, run_here
 
+from toolkit.data.conll import conll_table
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
-from toolkit.table_conll import conll_table
-from toolkit.tagging.data import TaggedTexts
-from toolkit.tagging.schemes import broken_starts, entities, kind_of_tags, repaired
-from toolkit.tagging.windows import frame_of, pieces_of, prepare_for_words, windows_of
+from toolkit.tasks.token_classification.data import TaggedTexts
+from toolkit.tasks.token_classification.schemes import broken_starts, entities, kind_of_tags, repaired
+from toolkit.tasks.token_classification.windows import frame_of, pieces_of, prepare_for_words, windows_of
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "tag.py"
 STEPS = ["--steps", "14", "--epochs", "null"]
@@ -257,8 +257,8 @@ def test_words_longer_than_a_window_are_refused_and_cut_on_request(tmp_path: Pat
 def test_a_tokenizer_takes_no_more_than_its_model(
     encoder: Path, tmp_path: Path, settings: dict[str, Any], takes: int
 ) -> None:
-    from toolkit.model_config import ModelConfig
-    from toolkit.tokenizer import tokenizer
+    from toolkit.config.model import ModelConfig
+    from toolkit.models.tokenizer import tokenizer
 
     folder = tmp_path / "model"
     folder.mkdir()
@@ -354,7 +354,7 @@ def test_metrics(tmp_path: Path) -> None:
     from seqeval.metrics import f1_score, precision_score, recall_score
     from sklearn.metrics import f1_score as word_f1
 
-    from toolkit.tagging.metrics import tag_metrics
+    from toolkit.tasks.token_classification.metrics import tag_metrics
 
     random = np.random.default_rng(0)
     wanted = [[BIO[tag] for tag in random.integers(0, 5, size)] for size in (1, 4, 9, 30)]
@@ -519,7 +519,7 @@ def test_tables_of_texts_that_are_no_sentences(tmp_path: Path) -> None:
 
 
 def test_the_embedded_lines() -> None:
-    from toolkit.corpora.code_tokens import tagged_lines
+    from toolkit.sample_data.code_tokens import tagged_lines
 
     source = "import os.path as p\n\n\ndef size(name, least=0):\n    return max(os.stat(name, flag=1).st_size, 'a')\n"
     found = [

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.tally import Tally
+from toolkit.distributed.counts import Tally
 
 COUNTS = st.integers(0, 2**40)
 TALLIES = st.builds(

@@ -12,9 +12,9 @@ from recipe_layouts import load_recipe
 from small_translate import arguments, rows, write
 from trial import Outcome, run_here
 
-from toolkit.corpora.dates import FORMATS, written, written_dates
-from toolkit.rewriting.data import TranslationPairs
-from toolkit.rewriting.metrics import bleu, bleu_scores
+from toolkit.sample_data.dates import FORMATS, written, written_dates
+from toolkit.tasks.seq2seq.data import TranslationPairs
+from toolkit.tasks.seq2seq.metrics import bleu, bleu_scores
 
 PREDICTED = ["The house is very small today.", "It rains in the night", "A cat!", "She reads a long book there"]
 SEVERAL = [

@@ -22,10 +22,10 @@ from transformers import (
 )
 from trial import Outcome, run_here
 
+from toolkit.data.order import ShuffledOrder
 from toolkit.errors import UserError
 from toolkit.first_batch import active_dropout, forgotten_parameters, parts_of, unused_parameters
-from toolkit.order import ShuffledOrder
-from toolkit.weights import freeze, parameter_names
+from toolkit.models.parameters import freeze, parameter_names
 
 SCRIPT = Path(sometimes.__file__)
 IDS = torch.arange(4, 12).view(2, 4)

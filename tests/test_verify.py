@@ -16,16 +16,15 @@ from launching import TINY
 from tiny_recipe import Tiny, task
 from trial import run_here
 
-from toolkit.checkpoint import sealed_folders
-from toolkit.commands import main
+from toolkit.cli import main
+from toolkit.config.yaml import flatten, read_yaml, to_yaml
+from toolkit.data.order import ShuffledOrder, fingerprint
 from toolkit.errors import UserError
-from toolkit.evidence import AT_ONCE, recomputed, samples_in
-from toolkit.ledger import LedgerEnd, chained
-from toolkit.order import ShuffledOrder, fingerprint
-from toolkit.recipe_file import load_recipe
-from toolkit.run_folder import RunFolder
-from toolkit.settings_file import flatten, read_yaml, to_yaml
-from toolkit.verify import verify
+from toolkit.output.ledger import LedgerEnd, chained
+from toolkit.output.run_folder import RunFolder, sealed_folders
+from toolkit.verify.check import verify
+from toolkit.verify.evidence import AT_ONCE, recomputed, samples_in
+from toolkit.verify.recipe_file import load_recipe
 
 STEPS = 60
 ARGUMENTS = ["--threads", "1", "--epochs", "null", "--steps", str(STEPS), "--checkpoint.every", "7"]
@@ -272,7 +271,7 @@ def test_the_chain_of_checkpoints_may_have_gaps_and_no_loops(finished: Path) -> 
 
 def seal_anew(checkpoint: Path, **changes: Any) -> None:
     """Change a manifest and seal it, as nobody but a test does."""
-    from toolkit.checkpoint import read_manifest, write_manifest
+    from toolkit.checkpoint.format import read_manifest, write_manifest
 
     manifest = replace(read_manifest(checkpoint), **changes)
     write_manifest(checkpoint, manifest.step, manifest.files, manifest.ledger, manifest.previous)

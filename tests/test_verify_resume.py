@@ -15,11 +15,11 @@ from launching import TINY
 from tiny_recipe import Tiny, task
 from trial import run_here
 
-from toolkit.commands import main
+from toolkit.cli import main
 from toolkit.errors import UserError
-from toolkit.run_folder import RunFolder
-from toolkit.trials import Trial
-from toolkit.verify_resume import Certificate, certify, verify_resume
+from toolkit.output.run_folder import RunFolder
+from toolkit.verify.resume_check import Certificate, certify, verify_resume
+from toolkit.verify.trials import Trial
 
 STEPS = 24
 ARGUMENTS = ["--threads", "1", "--epochs", "null", "--steps", str(STEPS)]
@@ -368,7 +368,7 @@ def test_commands_that_contradict_themselves_are_refused(words: list[str]) -> No
 def test_the_help_of_every_command_is_there_and_loads_nothing_heavy() -> None:
     program = """
 import json, sys
-from toolkit.commands import main
+from toolkit.cli import main
 for words in (["--help"], ["verify", "--help"], ["compare", "--help"], ["status", "--help"]):
     try:
         main(words)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from toolkit.activity import Activity
-from toolkit.config import TimeoutConfig
-from toolkit.watch import Sign, Watch
+from toolkit.config.schema import TimeoutConfig
+from toolkit.distributed.phase import Activity
+from toolkit.distributed.watchdog import Sign, Watch
 
 
 def watch_of(seconds: dict[int, float], places: dict[int, tuple[int, int]], patient: tuple[int, ...] = ()) -> Watch:

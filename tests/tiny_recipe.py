@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from toolkit import Batch, BatchConfig, Config, OptimConfig, Task, UserError, fine_tune
-from toolkit.cache import digest_of
+from toolkit.data.cache import digest_of
 from toolkit.metrics import accuracy
 
 CLASSES, FEATURES = 3, 4

@@ -17,7 +17,7 @@ import pytest
 from launching import clean_environment
 
 from toolkit.run import fine_tune
-from toolkit.stopping import LAUNCHER_DIED, REQUESTS
+from toolkit.signals import LAUNCHER_DIED, REQUESTS
 
 SECONDS = 120
 """A launch that takes longer hangs."""

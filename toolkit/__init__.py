@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 from toolkit.environment import prepare_environment
 
 if TYPE_CHECKING:
-    from toolkit.config import BatchConfig, CheckpointConfig, Config, EvaluateConfig, OptimConfig, Rates, TimeoutConfig
+    from toolkit.config.schema import (
+        BatchConfig,
+        CheckpointConfig,
+        Config,
+        EvaluateConfig,
+        OptimConfig,
+        Rates,
+        TimeoutConfig,
+    )
     from toolkit.errors import UserError
     from toolkit.run import fine_tune
     from toolkit.task import Batch, Source, Task
@@ -19,15 +27,15 @@ prepare_environment()
 
 HOMES = {
     "Batch": "toolkit.task",
-    "BatchConfig": "toolkit.config",
-    "CheckpointConfig": "toolkit.config",
-    "Config": "toolkit.config",
-    "EvaluateConfig": "toolkit.config",
-    "OptimConfig": "toolkit.config",
-    "Rates": "toolkit.config",
+    "BatchConfig": "toolkit.config.schema",
+    "CheckpointConfig": "toolkit.config.schema",
+    "Config": "toolkit.config.schema",
+    "EvaluateConfig": "toolkit.config.schema",
+    "OptimConfig": "toolkit.config.schema",
+    "Rates": "toolkit.config.schema",
     "Source": "toolkit.task",
     "Task": "toolkit.task",
-    "TimeoutConfig": "toolkit.config",
+    "TimeoutConfig": "toolkit.config.schema",
     "UserError": "toolkit.errors",
     "fine_tune": "toolkit.run",
 }

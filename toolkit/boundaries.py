@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
-from toolkit.activity import COPYING
+from toolkit.checkpoint.load import content_of
+from toolkit.config.yaml import as_mapping
+from toolkit.distributed.phase import COPYING
 from toolkit.errors import Preempted
 from toolkit.evaluation import Evaluation, evaluate
 from toolkit.progress import Progress
-from toolkit.restoring import content_of
 from toolkit.rows import Unread
-from toolkit.settings_file import as_mapping
-from toolkit.training import Training, state_of
+from toolkit.train_state import Training, state_of
 
 
 def evaluation_is_due(done: int, training: Training) -> bool:

@@ -5,16 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from toolkit.agreement import digests_of_data
-from toolkit.checkpoint import digest_of_file
-from toolkit.config import Config
-from toolkit.console import Display, Voice
+from toolkit.checkpoint.format import digest_of_file
+from toolkit.config.schema import Config
+from toolkit.distributed.preflight import digests_of_data
+from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError, UserError
 from toolkit.evaluation import Evaluation, evaluate
 from toolkit.evaluation_file import NAME, numbers, write_evaluation
-from toolkit.preparation import prepare_for_evaluation
-from toolkit.run_folder import read_record, told_if_refused
-from toolkit.runtime import Runtime
+from toolkit.output.console import Display, Voice
+from toolkit.output.run_folder import read_record, told_if_refused
+from toolkit.prepare import prepare_for_evaluation
 from toolkit.session import Result, tell
 from toolkit.task import Task
 

@@ -10,19 +10,19 @@ import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
 
-from toolkit.activity import PREDICTING
-from toolkit.config import Config
-from toolkit.console import Display
-from toolkit.joint import represent
-from toolkit.loading import LoadedMicroBatch, MicroBatchSampler, build_loader, started
+from toolkit.config.schema import Config
+from toolkit.data.loader import LoadedMicroBatch, MicroBatchSampler, build_loader, started
+from toolkit.data.order import Ids, fingerprint
+from toolkit.distributed.counts import Tally
+from toolkit.distributed.memory import lacks_memory
+from toolkit.distributed.phase import PREDICTING
+from toolkit.distributed.runtime import Runtime
+from toolkit.grad_cache import represent
 from toolkit.lockstep import Lockstep
-from toolkit.memory import lacks_memory
-from toolkit.order import Ids, fingerprint
-from toolkit.runtime import Runtime
+from toolkit.models.parameters import rest
+from toolkit.output.console import Display
 from toolkit.scoring import Collector, Scored, evenly, to_host
-from toolkit.tally import Tally
 from toolkit.task import JointLoss, Source, Task
-from toolkit.weights import rest
 
 # Predictions that wait in a process before they are gathered and given to the metrics: a bound on memory.
 HELD_SAMPLES = 4096

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.evaluation import Evaluation
-from toolkit.ledger import finite_or_none
-from toolkit.provenance import versions
-from toolkit.run_folder import now, write_whole
+from toolkit.output.ledger import finite_or_none
+from toolkit.output.provenance import versions
+from toolkit.output.run_folder import now, write_whole
 
 NAME = "evaluation.json"
 PREDICTIONS = "predictions.jsonl"

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from toolkit.cut import MicroBatch
+from toolkit.data.loader import LoadedMicroBatch, MicroBatches
+from toolkit.data.split import MicroBatch
+from toolkit.distributed.runtime import Runtime
 from toolkit.errors import UserError
-from toolkit.joint import loss_of_batch
-from toolkit.loading import LoadedMicroBatch, MicroBatches
-from toolkit.runtime import Runtime
+from toolkit.grad_cache import loss_of_batch
+from toolkit.models.parameters import canonical, is_of_head, parameter_names
 from toolkit.task import Task
-from toolkit.weights import canonical, is_of_head, parameter_names
 
 NAMED = 8
 

@@ -6,7 +6,7 @@ that one of them has something to write, and whoever has nothing writes a token 
 
 from typing import Any
 
-from toolkit.runtime import Runtime
+from toolkit.distributed.runtime import Runtime
 
 
 class Lockstep:

@@ -12,18 +12,18 @@ import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from torch.distributed.tensor import DTensor
 
-from toolkit.activity import BACKWARD_PASS, FORWARD_PASS, OPTIMIZER_STEP
 from toolkit.boundaries import conclude, evaluate_again, pause, stop_here
+from toolkit.data.loader import LoadedMicroBatch, started
+from toolkit.distributed.counts import tally
+from toolkit.distributed.phase import BACKWARD_PASS, FORWARD_PASS, OPTIMIZER_STEP
 from toolkit.evaluation import Evaluation
-from toolkit.joint import JointStep, loss_of_batch
-from toolkit.loading import LoadedMicroBatch, started
+from toolkit.grad_cache import JointStep, loss_of_batch
 from toolkit.progress import Progress
 from toolkit.randomness import seed_for
 from toolkit.rows import StepTaken, StepValues, Unread
 from toolkit.schedules import learning_rate
-from toolkit.tally import tally
 from toolkit.task import JointLoss
-from toolkit.training import Training
+from toolkit.train_state import Training
 
 
 def train(training: Training, progress: Progress, known: Evaluation | None = None) -> Evaluation:

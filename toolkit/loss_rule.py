@@ -8,12 +8,12 @@ from math import isfinite
 
 import torch
 
-from toolkit.cut import MicroBatch
+from toolkit.data.loader import LoadedMicroBatch, MicroBatches
+from toolkit.data.split import MicroBatch
+from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError
-from toolkit.loading import LoadedMicroBatch, MicroBatches
-from toolkit.runtime import Runtime
+from toolkit.models.parameters import rest
 from toolkit.task import Task
-from toolkit.weights import rest
 
 EXACT, ROUNDED = 1e-3, 5e-2
 """Relative: in float32 and in shorter formats."""

@@ -6,8 +6,8 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.optim.sgd import sgd
 
-from toolkit.config import OptimConfig
-from toolkit.pieces import local_of
+from toolkit.config.schema import OptimConfig
+from toolkit.distributed.shards import local_of
 
 
 class SpreadSGD(torch.optim.SGD):

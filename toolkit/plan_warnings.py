@@ -4,10 +4,10 @@ import os
 import re
 from collections.abc import Mapping
 
-from toolkit.learning_rates import trained, unusual_rate
-from toolkit.runtime import usable_cores
+from toolkit.config.learning_rates import trained, unusual_rate
+from toolkit.distributed.runtime import usable_cores
 from toolkit.schedules import warmup_steps
-from toolkit.training import Training
+from toolkit.train_state import Training
 
 LOWER_IS_BETTER = {
     "loss",

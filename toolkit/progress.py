@@ -4,11 +4,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from toolkit.checkpoint import folder_name
-from toolkit.console import Display
+from toolkit.checkpoint.writer import Writer
 from toolkit.errors import UserError
-from toolkit.ledger import Ledger, LedgerRow
-from toolkit.saving import Writer
+from toolkit.output.console import Display
+from toolkit.output.ledger import Ledger, LedgerRow
+from toolkit.output.run_folder import folder_name
 
 
 @dataclass

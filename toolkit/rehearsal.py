@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from toolkit.config import Config
+from toolkit.checkpoint.staging import in_bytes
+from toolkit.config.schema import Config
+from toolkit.distributed.memory import lacks_memory
+from toolkit.distributed.runtime import Runtime
 from toolkit.errors import DefectElsewhereError, UserError
 from toolkit.evaluation import Evaluation, evaluate
-from toolkit.memory import lacks_memory
-from toolkit.run_folder import RunFolder, told_if_refused
-from toolkit.runtime import Runtime
-from toolkit.snapshot import in_bytes
+from toolkit.output.run_folder import RunFolder, told_if_refused
 from toolkit.task import Task
 
 SAMPLES = 4

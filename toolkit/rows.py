@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 
+from toolkit.distributed.counts import Tally
 from toolkit.errors import SharedUserError
-from toolkit.ledger import LedgerRow
+from toolkit.output.ledger import LedgerRow
 from toolkit.progress import Progress
-from toolkit.tally import Tally
-from toolkit.training import Training, with_samples
+from toolkit.train_state import Training, with_samples
 
 NAMED_SAMPLES = 40
 # A gradient scaler halves its scale at each overflow: after so many in a row no scale is left to try.

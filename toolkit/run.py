@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from toolkit import pipes
-from toolkit.config import Config
+from toolkit.config.schema import Config
 from toolkit.errors import DEFECT, DONE, STOPPED, USER_CAN_FIX, LoneUserError, Preempted, SharedUserError, UserError
+from toolkit.output import pipes
 
 if TYPE_CHECKING:
     from toolkit.task import Task
@@ -57,7 +57,7 @@ def fine_tune(
         code = USER_CAN_FIX
     except Preempted as stop:
         if is_main_process():
-            from toolkit.last_word import say_last
+            from toolkit.distributed.last_word import say_last
 
             say_last(
                 f"\n{recipe}: stopped on request ({stop.reason}) after step {stop.step:,}, which has a sealed checkpoint; "
@@ -84,8 +84,8 @@ def end_with_launcher() -> None:
     Raises:
         UserError: it has ended already.
     """
-    from toolkit.launch import launched, orphaned
-    from toolkit.stopping import tell_when_launcher_dies
+    from toolkit.distributed.launch import launched, orphaned
+    from toolkit.signals import tell_when_launcher_dies
 
     if launched():
         # Nothing listens yet: the signal ends the process.
@@ -108,8 +108,8 @@ def stays_stopped(config: Config) -> int | None:
     """
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         return None
-    from toolkit.launch import agent, several_machines
-    from toolkit.run_folder import read_record
+    from toolkit.distributed.launch import agent, several_machines
+    from toolkit.output.run_folder import read_record
 
     record = read_record(Path(str(config.output)))
     if record.get("agent") is None or record["agent"] != agent() or machines_changed(record):
@@ -119,7 +119,7 @@ def stays_stopped(config: Config) -> int | None:
         return code
     if not is_main_process():
         return None
-    from toolkit.meeting import dismiss
+    from toolkit.distributed.rendezvous import dismiss
 
     return dismiss(code, config.timeout.meeting)
 
@@ -135,7 +135,7 @@ def settings_of(
     config_class: type[AnyConfig], description: str, arguments: Sequence[str] | None, recipe: str
 ) -> AnyConfig:
     """Return the configuration that the command line asks for; `--help` and `--print_config` end the process."""
-    from toolkit.command_line import parse, read
+    from toolkit.config.parser import parse, read
 
     # Every process reads the command line, and one of them speaks.
     with redirect_stdout(sys.stdout if is_main_process() else io.StringIO()):
@@ -158,7 +158,7 @@ def resume_problems(resume: str, output: str) -> list[str]:
 
     It depends on the run folder, so it is no mistake of the settings alone, and only the machine of the main process has that.
     """
-    from toolkit.resume import names_nothing
+    from toolkit.checkpoint.resume import names_nothing
 
     problem = names_nothing(resume, Path(output)) if is_main_process() else None
     return [problem] if problem else []
@@ -175,10 +175,10 @@ def report(recipe: str, config: Config | None, error: UserError) -> None:
         time.sleep(SECONDS_TO_SPEAK)
         return
     if is_main_process() and config is not None and config.output is not None:
-        from toolkit.run_folder import leave_word_of_refusal
+        from toolkit.output.run_folder import leave_word_of_refusal
 
         leave_word_of_refusal(Path(config.output), error.problems)
-    from toolkit.last_word import say_last
+    from toolkit.distributed.last_word import say_last
 
     pipes.flush()
     say_last("\n".join(["", f"{recipe} can't go on:", *(f"  - {problem}" for problem in error.problems)]), sys.stderr)
@@ -189,6 +189,6 @@ def speaks_for_its_machine(error: UserError) -> bool:
 
     A mistyped flag or a GPU that is missing there: the others would wait for its processes, and nobody would know why.
     """
-    from toolkit.launch import several_machines
+    from toolkit.distributed.launch import several_machines
 
     return several_machines() and os.environ.get("LOCAL_RANK") == "0" and not isinstance(error, SharedUserError)

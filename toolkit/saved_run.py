@@ -5,14 +5,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from toolkit.command_line import parse, read
-from toolkit.config import Config
-from toolkit.diagnosis import show
+from toolkit.checkpoint.resume import begun_in
+from toolkit.config.parser import parse, read
+from toolkit.config.reading import Reading
+from toolkit.config.schema import Config
+from toolkit.config.suggestions import show
+from toolkit.config.yaml import as_mapping, flatten, read_yaml
 from toolkit.errors import UserError
-from toolkit.reading import Reading
-from toolkit.resume import begun_in
-from toolkit.run_folder import read_record
-from toolkit.settings_file import as_mapping, flatten, read_yaml
+from toolkit.output.run_folder import read_record
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 

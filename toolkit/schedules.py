@@ -2,7 +2,7 @@
 
 from math import cos, pi
 
-from toolkit.config import Config, OptimConfig
+from toolkit.config.schema import Config, OptimConfig
 
 
 def warmup_steps(config: OptimConfig, total_steps: int) -> int:

@@ -11,39 +11,39 @@ from typing import Any, TypeVar
 import torch
 from safetensors import SafetensorError
 
-from toolkit.activity import PREPARING, WRITING
-from toolkit.agreement import digests_of_data
-from toolkit.checkpoint import digest_of_file, retire
-from toolkit.config import Config
-from toolkit.console import Display, Voice, clock
+from toolkit.checkpoint.exchange import Exchange
+from toolkit.checkpoint.format import digest_of_file, retire
+from toolkit.checkpoint.load import restore
+from toolkit.checkpoint.previous import bring_ledger, make_way
+from toolkit.checkpoint.resume import Start, begun_anew, check_data, check_length, choose_start
+from toolkit.checkpoint.sharded import check_folder_is_shared, layout_of
+from toolkit.checkpoint.writer import PartWriter, Saver, newest_name
+from toolkit.config.schema import Config
+from toolkit.config.yaml import to_yaml
+from toolkit.distributed.last_word import say_last
+from toolkit.distributed.launch import agent
+from toolkit.distributed.memory import lacks_memory
+from toolkit.distributed.phase import PREPARING, WRITING
+from toolkit.distributed.preflight import digests_of_data
+from toolkit.distributed.runtime import Runtime
+from toolkit.distributed.watchdog import Verdict
 from toolkit.errors import DEFECT, STOPPED, USER_CAN_FIX, Preempted, UserError
 from toolkit.evaluation import Evaluation
 from toolkit.evaluation_file import evaluation_of, numbers, write_evaluation
-from toolkit.exchange import Exchange
-from toolkit.former import bring_ledger, make_way
-from toolkit.last_word import say_last
-from toolkit.launch import agent
-from toolkit.ledger import Ledger
 from toolkit.loop import train
-from toolkit.memory import lacks_memory
+from toolkit.models.parameters import weights_of
+from toolkit.output.console import Display, Voice, clock
+from toolkit.output.ledger import Ledger
+from toolkit.output.provenance import changes, provenance, versions
+from toolkit.output.run_folder import RunFolder, now, told_if_refused, write_whole
 from toolkit.overlap import overlap_of
 from toolkit.plan_warnings import warnings_of, worse_than
-from toolkit.preparation import plan, prepare, state_bytes, whole_model
+from toolkit.prepare import plan, prepare, state_bytes, whole_model
 from toolkit.progress import Progress
-from toolkit.provenance import changes, provenance, versions
 from toolkit.rehearsal import check_space, in_words, results_for_export, try_evaluation
-from toolkit.restoring import restore
-from toolkit.resume import Start, begun_anew, check_data, check_length, choose_start
-from toolkit.run_folder import RunFolder, now, told_if_refused, write_whole
-from toolkit.runtime import Runtime
-from toolkit.saving import PartWriter, Saver, newest_name
 from toolkit.schedules import total_steps
-from toolkit.settings_file import to_yaml
-from toolkit.spreading import check_folder_is_shared, layout_of
 from toolkit.task import Task
-from toolkit.training import Training, take_state
-from toolkit.watch import Verdict
-from toolkit.weights import weights_of
+from toolkit.train_state import Training, take_state
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 

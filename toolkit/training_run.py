@@ -6,20 +6,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from toolkit.config import Config
-from toolkit.console import Voice
+from toolkit.checkpoint.resume import GOES_ON, begun_anew, begun_in, changed_settings, listed
+from toolkit.checkpoint.writer import newest_name
+from toolkit.config.learning_rates import with_learning_rate
+from toolkit.config.schema import Config
+from toolkit.config.yaml import read_yaml
+from toolkit.distributed.launch import launched
+from toolkit.distributed.memory import OutOfMemoryError, lack_of, lacks_memory, told
+from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluate_only import evaluate_only
-from toolkit.launch import launched
-from toolkit.learning_rates import with_learning_rate
-from toolkit.memory import OutOfMemoryError, lack_of, lacks_memory, told
-from toolkit.resume import GOES_ON, begun_anew, begun_in, changed_settings, listed
-from toolkit.run_folder import RunFolder
-from toolkit.runtime import Runtime, start_runtime
-from toolkit.saving import newest_name
+from toolkit.output.console import Voice
+from toolkit.output.run_folder import RunFolder
 from toolkit.session import Result, Session, nothing_to_do, tell
-from toolkit.settings_file import read_yaml
-from toolkit.stopping import end_undisturbed
+from toolkit.signals import end_undisturbed
 from toolkit.task import Task
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from toolkit.cut import MicroBatch
+from toolkit.data.loader import LoadedMicroBatch
+from toolkit.data.split import MicroBatch
 from toolkit.errors import UserError
-from toolkit.loading import LoadedMicroBatch
 from toolkit.losses import NOT_COUNTED
-from toolkit.training import Training
+from toolkit.train_state import Training
 
 LONGEST_SHOWN = 200
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from toolkit.training import Training
+from toolkit.train_state import Training
 
 
 @contextmanager

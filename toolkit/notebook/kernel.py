@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from accelerate.state import AcceleratorState, GradientState, PartialState, SharedDict
 
-from toolkit import pipes
-from toolkit.config import Config
+from toolkit.config.schema import Config
+from toolkit.distributed.runtime import Runtime, start_runtime
+from toolkit.distributed.watchdog import Verdict, Watch
 from toolkit.errors import UserError
-from toolkit.runtime import Runtime, start_runtime
-from toolkit.watch import Verdict, Watch
+from toolkit.output import pipes
 
 SET_BY_A_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 

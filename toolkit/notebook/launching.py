@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
+from toolkit.config.yaml import to_yaml
 from toolkit.errors import Preempted, UserError
 from toolkit.notebook.kernel import SET_BY_A_LAUNCHER
 from toolkit.notebook.opening import Recipe
-from toolkit.run_folder import RunFolder
+from toolkit.output.run_folder import RunFolder
 from toolkit.session import Result, finished_result
-from toolkit.settings_file import to_yaml
 
 SECONDS_TO_END = 40.0
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from toolkit.config import OptimConfig
+from toolkit.config.schema import OptimConfig
+from toolkit.data.loader import LoadedMicroBatch
 from toolkit.errors import UserError
-from toolkit.loading import LoadedMicroBatch
 from toolkit.loop import take_step
 from toolkit.notebook.batches import micro_batches_of
 from toolkit.notebook.keeping import as_it_was
 from toolkit.notebook.plots import BLUE, GREY, ORANGE, Drawn, axes_of, figure
-from toolkit.training import Training
+from toolkit.train_state import Training
 
 # The weight of the past in the smoothed loss of a range test: about the last seven steps.
 SMOOTHING = 0.85

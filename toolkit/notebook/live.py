@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.extras import require
-from toolkit.ledger import read_ledger
 from toolkit.notebook.opening import Recipe
 from toolkit.notebook.plots import BLUE, GREY, ORANGE, Drawn, axes_of, figure
 from toolkit.notebook.running import run
+from toolkit.output.ledger import read_ledger
 from toolkit.session import Result
 
 SECONDS_BETWEEN_PICTURES = 1.0

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from toolkit.config import Config
+from toolkit.config.schema import Config
 from toolkit.errors import UserError
 from toolkit.notebook.kernel import start_in_kernel
-from toolkit.preparation import prepare
-from toolkit.recipe_file import load_recipe
+from toolkit.prepare import prepare
 from toolkit.run import settings_of
 from toolkit.task import Task
-from toolkit.training import Training
+from toolkit.train_state import Training
+from toolkit.verify.recipe_file import load_recipe
 
 
 @dataclass(frozen=True)

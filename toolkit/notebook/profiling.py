@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from toolkit.activity import BACKWARD_PASS, FORWARD_PASS, OPTIMIZER_STEP, Activity
+from toolkit.distributed.phase import BACKWARD_PASS, FORWARD_PASS, OPTIMIZER_STEP, Activity
 from toolkit.notebook.batches import micro_batches_of
 from toolkit.notebook.keeping import as_it_was
 from toolkit.notebook.learning import values_of
-from toolkit.training import Training
+from toolkit.train_state import Training
 
 FETCHING = "fetching and collating"
 PHASES = (FETCHING, FORWARD_PASS, BACKWARD_PASS, OPTIMIZER_STEP)

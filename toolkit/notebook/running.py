@@ -5,7 +5,7 @@ from pathlib import Path
 from toolkit.errors import UserError
 from toolkit.notebook.kernel import start_in_kernel
 from toolkit.notebook.opening import Recipe
-from toolkit.run_folder import leave_word_of_refusal
+from toolkit.output.run_folder import leave_word_of_refusal
 from toolkit.session import Result
 from toolkit.training_run import carry_out
 

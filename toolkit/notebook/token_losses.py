@@ -9,11 +9,11 @@ import torch.nn.functional as F
 
 from toolkit.attention_masks import UNPADDED
 from toolkit.errors import UserError
-from toolkit.joint import loss_of_batch
+from toolkit.grad_cache import loss_of_batch
 from toolkit.losses import NOT_COUNTED, logits_of
 from toolkit.notebook.batches import decoder, pieces, some_samples
 from toolkit.notebook.keeping import as_it_was
-from toolkit.training import Training
+from toolkit.train_state import Training
 
 # A sum of thousands of float32 terms, taken in another order.
 NEAR = 1e-4

@@ -1,0 +1,1 @@
+"""Sealed checkpoints: how they are written, read and gone on from."""

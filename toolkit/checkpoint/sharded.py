@@ -1,0 +1,162 @@
+"""Tensors that are spread over processes: who holds what of them, and how the main process sees one whole.
+
+No process ever holds more than its own part and one whole tensor, but for what it was asked for.
+"""
+
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+from uuid import uuid4
+
+import torch
+import torch.distributed
+
+from toolkit.distributed.runtime import FOR_EVER, Runtime
+from toolkit.distributed.shards import Layout, Piece, all_of, as_bytes, holdings, local_of, piece_of
+from toolkit.errors import SharedUserError
+from toolkit.models.parameters import check_is_tensor, named_state, weights_of
+from toolkit.output.run_folder import RunFolder
+
+# A file system that is shared over a network may show a new file late.
+SECONDS_TO_APPEAR = 10.0
+
+
+def layout_of(tensors: Mapping[str, torch.Tensor], runtime: Runtime) -> Layout:
+    """Return who holds which pieces of these; all processes call it together, with the same names."""
+    return Layout(runtime.gather_all(holdings(tensors)))
+
+
+class Sharing:
+    """Gives a piece to all processes that hold it, from its owner; all processes make it together."""
+
+    def __init__(self, layout: Layout, runtime: Runtime) -> None:
+        self.layout = layout
+        self.runtime = runtime
+        self.everybody = tuple(range(layout.processes))
+        sets = {ranks for pieces in layout.holders.values() for ranks in pieces.values()}
+        self.groups: dict[tuple[int, ...], Any] = {
+            # Over the host: what is shared was just read from a file. Every process has to make every group.
+            ranks: torch.distributed.new_group(list(ranks), backend="gloo", timeout=FOR_EVER)
+            for ranks in sorted(sets)
+            if 1 < len(ranks) < layout.processes
+        }
+        self.groups[self.everybody] = runtime.control
+
+    def holders(self, name: str, piece: Piece) -> tuple[int, ...]:
+        """Return the ranks that hold a piece, its owner first."""
+        return self.layout.holders[name][piece]
+
+    def share(self, local: torch.Tensor, ranks: tuple[int, ...]) -> None:
+        """Fill a local tensor in these processes from the first of them; no other process calls it."""
+        if len(ranks) == 1:
+            return
+        if len(ranks) == self.layout.processes and local.device.type == self.runtime.device.type:
+            self.runtime.share(local)
+            return
+        content = local.cpu().contiguous()
+        torch.distributed.broadcast(as_bytes(content), src=ranks[0], group=self.groups[ranks])
+        if self.runtime.rank != ranks[0]:
+            local.copy_(content)
+
+
+def whole_on_main(tensors: Mapping[str, torch.Tensor], runtime: Runtime) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """Yield each tensor with its name: whole and on the host in the main process, None in the others.
+
+    All processes go through it together. What is whole in the main process is sent by nobody, and copied only from a device.
+    """
+    layout = layout_of(tensors, runtime)
+    for name, tensor in tensors.items():
+        mine, local = piece_of(tensor), local_of(tensor)
+        if runtime.is_main and mine == all_of(tensor.shape):
+            yield name, local.cpu()
+            continue
+        found = torch.empty(tensor.shape, dtype=tensor.dtype) if runtime.is_main else None
+        for piece, owner in layout.pieces(name):
+            if found is not None:
+                part = local.cpu() if owner == runtime.rank else received(piece, owner, tensor.dtype, runtime)
+                found[piece.within(all_of(tensor.shape))].copy_(part)
+            elif owner == runtime.rank:
+                torch.distributed.send(as_bytes(local.cpu().contiguous()), dst=0, group=runtime.control)
+        yield name, found
+
+
+def received(piece: Piece, owner: int, dtype: torch.dtype, runtime: Runtime) -> torch.Tensor:
+    """Return a piece that its owner sends to this process."""
+    part = torch.empty(piece.size, dtype=dtype)
+    torch.distributed.recv(as_bytes(part), src=owner, group=runtime.control)
+    return part
+
+
+def whole_weights(model: torch.nn.Module, runtime: Runtime) -> dict[str, torch.Tensor]:
+    """Return all parameters and persistent buffers whole and on the host, in the main process; the others get nothing.
+
+    All processes call it together. Names are those of `state_dict` without what wrappers put in; tensors that the model ties
+    are one tensor here too. The main process needs the memory of the whole model, and of one piece on its way.
+
+    Raises:
+        UserError: the model keeps a state that is no tensor.
+    """
+    names: dict[str, str] = {}
+    first: dict[int, str] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in named_state(model):
+        check_is_tensor(name, tensor)
+        names[name] = first.setdefault(id(tensor), name)
+        tensors.setdefault(names[name], tensor)
+    found = {name: whole for name, whole in whole_on_main(tensors, runtime) if whole is not None}
+    return {name: found[one] for name, one in names.items() if one in found}
+
+
+def check_folder_is_shared(
+    folder: RunFolder, model: torch.nn.Module, runtime: Runtime, patience: float = SECONDS_TO_APPEAR
+) -> None:
+    """Make sure that every process that writes a part of a checkpoint sees the run folder of the main one.
+
+    All processes call it together, once the main one holds the folder.
+
+    Raises:
+        SharedUserError: some do not; it names them and their machines.
+    """
+    layout = layout_of(weights_of(model), runtime)
+    if layout.is_whole:
+        return
+    word = runtime.on_main(lambda: leave_word(folder))
+    sees = runtime.rank not in layout.owners or finds_word(folder.lock_file, word, patience)
+    here = runtime.gather_all((socket.gethostname(), sees))
+    blind: dict[str, list[str]] = {}
+    for rank, (machine, found) in enumerate(here):
+        if not found:
+            blind.setdefault(machine, []).append(str(rank))
+    if blind:
+        who = "; ".join(f"process {', '.join(ranks)} on {machine}" for machine, ranks in blind.items())
+        raise SharedUserError(
+            f"the run folder {folder.path.absolute()} of process 0 on {here[0][0]} can't be seen by {who}, and with this "
+            "sharding each process writes its part of a checkpoint into it; give with --output a folder that all machines "
+            "share, or shard inside each machine only (hybrid sharding), for which process 0's machine alone needs the folder"
+        )
+
+
+def leave_word(folder: RunFolder) -> str:
+    """Write a word into the lock file, which is there anyway, and return it."""
+    word = uuid4().hex
+    assert folder.lock is not None
+    folder.lock.truncate(0)
+    folder.lock.write(word)
+    folder.lock.flush()
+    return word
+
+
+def finds_word(file: Path, word: str, patience: float) -> bool:
+    """Return whether a word appears in a file within so many seconds."""
+    until = monotonic() + patience
+    while True:
+        try:
+            if file.read_text(encoding="utf-8") == word:
+                return True
+        except OSError:
+            pass
+        if monotonic() > until:
+            return False
+        sleep(0.2)

@@ -1,0 +1,204 @@
+"""The command `toolkit`."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
+
+from toolkit.errors import DEFECT, DONE, STOPPED, USER_CAN_FIX, UserError
+from toolkit.output import pipes
+from toolkit.output.console import Voice, figures
+from toolkit.output.run_folder import is_locked, read_record
+
+# 0: done or under way; 2: the user can fix it; 75: stopped on request, to be started again; 1: failed or died.
+CODES = {"finished": DONE, "running": DONE, "preempted": STOPPED, "refused": USER_CAN_FIX, "failed": DEFECT}
+RIGHT, WRONG = 0, 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    pipes.prepare()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(prog="toolkit", description="Look after runs of finetune-toolkit.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    add_status(commands)
+    verify = add_verify(commands)
+    add_compare(commands)
+    if words and not words[0].startswith("-") and words[0] not in commands.choices:
+        parser.error(f"{words[0]} is no command; {hint_of_command(words[0], list(commands.choices))}")
+    # What comes after -- belongs to the recipe, whatever it looks like.
+    cut = words.index("--") if words[:1] == ["verify"] and "--" in words else len(words)
+    given = parser.parse_args(words[:cut])
+    try:
+        match given.command:
+            case "status":
+                return tell_status(given.run)
+            case "verify":
+                return tell_verification(given, words[cut + 1 :], verify)
+            case _:
+                return tell_comparison(given.first, given.second)
+    except UserError as error:
+        sys.stdout.flush()
+        print("\n".join(["toolkit can't go on:", *(f"  - {problem}" for problem in error.problems)]), file=sys.stderr)
+        return USER_CAN_FIX
+
+
+def hint_of_command(given: str, names: list[str]) -> str:
+    """Return the end of a sentence about a command that there is not."""
+    near = get_close_matches(given.lower(), names, 1)
+    return f"did you mean {near[0]}?" if near else f"give one of {', '.join(names)}"
+
+
+def add_status(commands: Any) -> None:
+    """Describe `toolkit status`."""
+    status = commands.add_parser(
+        "status",
+        help="tell how a run stands; the exit code is the run's own",
+        description="Tell how a run stands. Exit code: 0 finished or running, 2 ended by something that the user can fix, "
+        "75 stopped on request, 1 failed or died. A launcher turns every code but 0 into 1: ask here instead.",
+    )
+    status.add_argument("run", type=Path, help="the run folder, such as runs/classify")
+
+
+def add_verify(commands: Any) -> argparse.ArgumentParser:
+    """Describe `toolkit verify`."""
+    verify: argparse.ArgumentParser = commands.add_parser(
+        "verify",
+        help="prove a run's promises, or that a recipe can be killed and resumed",
+        usage="toolkit verify [-h] RUN [--recipe FILE]\n"
+        "       toolkit verify [-h] --resume RECIPE [--processes N] [--then N] [--steps N] [--output DIR] [-- ARGUMENT ...]",
+        description="With RUN: check that nothing in a run folder was changed since (ledger, checkpoints, data files), and "
+        "compute anew which samples every step should have seen. With --resume: run a recipe undisturbed, run it again, kill it "
+        "in the midst, resume it, and compare samples, losses and weights step by step. Exit code: 0 all right, 1 something "
+        "is wrong, 2 no run folder, or something else that the user can fix.",
+    )
+    verify.add_argument("run", type=Path, nargs="?", metavar="RUN", help="the run folder, such as runs/classify")
+    verify.add_argument(
+        "--recipe",
+        type=Path,
+        metavar="FILE",
+        help="run this recipe's code to read the data again, and hold it against what RUN was trained on",
+    )
+    verify.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RECIPE",
+        help="kill and resume this recipe; its own arguments come last, after --",
+    )
+    verify.add_argument("--processes", type=int, metavar="N", help="processes until the kill (default: 1)")
+    verify.add_argument("--then", type=int, metavar="N", help="processes after it (default: the same number)")
+    verify.add_argument("--steps", type=int, metavar="N", help="optimizer steps of each run (default: 30)")
+    verify.add_argument(
+        "--output", type=Path, metavar="DIR", help="keep both runs in this new folder (default: a temporary one)"
+    )
+    return verify
+
+
+def add_compare(commands: Any) -> None:
+    """Describe `toolkit compare`."""
+    compare = commands.add_parser(
+        "compare",
+        help="show where two runs part",
+        description="Show what was different about two runs, and at which step their numbers part; runs that are still under "
+        "way are compared as far as both have come. Exit code: 0 the same up to rounding, 1 they part, 2 no run folder.",
+    )
+    compare.add_argument("first", type=Path, metavar="A", help="a run folder")
+    compare.add_argument("second", type=Path, metavar="B", help="another one")
+
+
+def tell_status(folder: Path) -> int:
+    """Print how the run in a folder stands and return the exit code it stands for."""
+    record = read_record(folder)
+    if not record:
+        print(f"{folder} is no run folder: it has no run.json that can be read", file=sys.stderr)
+        return USER_CAN_FIX
+    state = str(record.get("status"))
+    died = state == "running" and not is_locked(folder)
+    voice = Voice(is_main=True)
+    facts = {"status": f"{state}, but no process works on it: it has died" if died else state}
+    if record.get("reason"):
+        facts["reason"] = record["reason"]
+    if "step" in record:
+        facts["step"] = steps_done(folder, record)
+    if record.get("repeated"):
+        facts["repeated"] = f"{record['repeated']:,} step(s) were done again after a crash"
+    for name in ("metrics", "baseline"):
+        if record.get(name):
+            facts[name] = figures({key: value for key, value in record[name].items() if value is not None})
+    for problem in record.get("problems") or []:
+        facts["problem"] = f"{facts['problem']}; {problem}" if "problem" in facts else problem
+    voice.facts(str(folder), facts)
+    return DEFECT if died else code_of(state, record)
+
+
+def code_of(state: str, record: dict[str, Any]) -> int:
+    """Return the exit code that the run ended with; a run that failed says whether the user can fix it."""
+    told = record.get("code") if state == "failed" else None
+    return told if told in (DEFECT, USER_CAN_FIX) else CODES.get(state, DEFECT)
+
+
+def steps_done(folder: Path, record: dict[str, Any]) -> str:
+    """Return the steps that a run has done; run.json knows only those up to its newest checkpoint."""
+    from toolkit.verify.evidence import is_count, last_row
+
+    step, epoch, total = record["step"], record.get("epoch", 0.0), record.get("total_steps")
+    row = last_row(folder / "ledger.jsonl") if record.get("status") == "running" else {}
+    ahead = is_count(row.get("step")) and row["step"] > step
+    if ahead:
+        step, epoch = row["step"], row.get("epoch", epoch)
+    text = f"{step:,} (epoch {epoch:.2f})" + (f" of {total:,}" if is_count(total) else "")
+    return f"{text}; the newest checkpoint is of step {record['step']:,}" if ahead and record["step"] else text
+
+
+def tell_verification(given: argparse.Namespace, rest: list[str], parser: argparse.ArgumentParser) -> int:
+    """Check a run or a recipe, print what came of it, and return the exit code."""
+    own = {name: getattr(given, name) for name in ("processes", "then", "steps", "output")}
+    chosen = {name: value for name, value in own.items() if value is not None}
+    if (given.run is None) == (given.resume is None):
+        parser.error("give either a run folder or --resume and a recipe")
+    if given.resume is None:
+        if chosen or rest:
+            parser.error(f"{' '.join(['--' + name for name in chosen] + rest)} goes with --resume only")
+        from toolkit.verify.check import verify
+
+        report = verify(given.run, given.recipe)
+        Voice(is_main=True).say(str(report))
+        return RIGHT if report.sound else WRONG
+    if given.recipe is not None:
+        parser.error("--recipe goes with a run folder only; --resume names the recipe already")
+    return tell_resumption(given.resume, rest, chosen)
+
+
+def tell_resumption(recipe: Path, arguments: list[str], chosen: dict[str, Any]) -> int:
+    """Kill and resume a recipe, print what came of it, and return the exit code."""
+    from toolkit.verify.resume_check import verify_resume
+
+    voice = Voice(is_main=True)
+    # What was started ends with this command.
+    former = signal.signal(signal.SIGTERM, end)
+    try:
+        certificate = verify_resume(recipe, arguments, say=voice.say, **chosen)
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    voice.table("against the undisturbed run", certificate.columns, [check.row() for check in certificate.checks])
+    for remark in certificate.remarks:
+        voice.say(remark)
+    voice.say(certificate.verdict())
+    return RIGHT if certificate.holds else WRONG
+
+
+def end(number: int, frame: object) -> NoReturn:
+    """End this process the way that lets it clean up."""
+    sys.exit(128 + number)
+
+
+def tell_comparison(first: Path, second: Path) -> int:
+    """Compare two runs, print where they part, and return the exit code."""
+    from toolkit.verify.compare import compare
+
+    comparison = compare(first, second)
+    Voice(is_main=True).say(str(comparison))
+    return RIGHT if comparison.same else WRONG

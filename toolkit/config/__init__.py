@@ -1,0 +1,1 @@
+"""Settings: what there are, and how they are read."""

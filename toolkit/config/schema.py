@@ -1,0 +1,258 @@
+"""What a run is: the configuration that every recipe shares.
+
+A recipe subclasses `Config` and adds its own sections. The sentence under a field is also its `--help`. What describes
+the machines (process count, precision, how a model is spread) is not here: it belongs to the launch configuration of
+Accelerate, and the same fact never stands in both.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar, Literal
+
+# Far beyond any gain, and still far from what makes the OpenMP library crash.
+MOST_THREADS = 1024
+
+
+def execution(default: Any) -> Any:
+    """Declare a field that says how a run is carried out, and so changes its speed or cadence but none of its numbers."""
+    return field(default=default, metadata={"execution": True})
+
+
+def locates(default: Any) -> Any:
+    """Declare a field that says where data is found: with another value it is the same run if the data is the same."""
+    return field(default=default, metadata={"locates": True})
+
+
+def changes_numbers(config: Any, key: str) -> bool:
+    """Return whether a setting, by its dotted name, decides the numbers of the run; a name that is not known counts as one."""
+    return not is_declared(config, key, "execution")
+
+
+def is_declared(config: Any, key: str, what: str) -> bool:
+    """Return whether a setting, by its dotted name, was declared by `execution` or by `locates`."""
+    first, _, rest = key.partition(".")
+    found = next((entry for entry in fields(config) if entry.name == first), None)
+    if found is None:
+        return False
+    section = getattr(config, first)
+    if rest and is_dataclass(section):
+        return is_declared(section, rest, what)
+    return bool(found.metadata.get(what, False))
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    size: int = 32
+    """Samples of one optimizer step, over all processes (the global batch)."""
+    micro: int | None = execution(None)
+    """At most so many samples run through the model at once in one process; null means no limit. It changes no number."""
+    balance: bool = execution(True)
+    """Cut each global batch by length: little padding, and about the same work for each process. It changes no number."""
+    eval: int | None = execution(None)
+    """Samples that one process evaluates at once; null means batch.micro if that is set, else 64. No number changes."""
+    reduce_each: bool = execution(False)
+    """Sum gradients over the processes after each micro-batch, not once per step: of a sharded model they then never lie whole
+    in memory, and more is sent. It changes no number."""
+
+    @property
+    def evaluated(self) -> int:
+        """Samples that one process evaluates at once. (What fits into memory with gradients fits without them.)"""
+        return self.eval or self.micro or 64
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        yield from at_least(1, "batch.size", self.size)
+        if self.eval is not None:
+            yield from at_least(1, "batch.eval", self.eval)
+        if self.micro is not None:
+            yield from at_least(1, "batch.micro", self.micro)
+            if 1 <= self.size < self.micro:
+                yield (
+                    f"batch.micro is {self.micro}, but the global batch has only {self.size} samples (batch.size); "
+                    "give a smaller batch.micro or leave it out"
+                )
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    name: Literal["adamw", "sgd"] = "adamw"
+    """The optimizer: adamw, or sgd with momentum betas[0]."""
+    lr: float | None = None
+    """Peak learning rate; null takes the recipe's: one for new weights, one for pre-trained ones, one for adapters."""
+    weight_decay: float = 0.01
+    """Weight decay; biases, norms and other parameters of fewer than two dimensions take none."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of the running averages of AdamW; sgd takes the first as its momentum."""
+    eps: float = 1e-8
+    """Added to the denominator of AdamW."""
+    clip: float | None = 1.0
+    """Largest norm of the gradient of one step; null does not clip."""
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    """How the learning rate goes on after the warm-up: linear or cosine to zero, or constant."""
+    warmup: float = 0.1
+    """Warm-up in optimizer steps, or, below 1, as a part of all steps."""
+    nonfinite: Literal["stop", "skip"] = execution("stop")
+    """A gradient that is not finite never reaches the weights: stop the run there, or skip that step and count it."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        if self.lr is not None and not self.lr > 0:
+            yield f"optim.lr is {self.lr}; it must be greater than 0"
+        if self.weight_decay < 0:
+            yield f"optim.weight_decay is {self.weight_decay}; it must be 0 or greater"
+        if not all(0 <= beta < 1 for beta in self.betas):
+            yield f"optim.betas is {list(self.betas)}; both must be at least 0 and below 1"
+        if not self.eps > 0:
+            yield f"optim.eps is {self.eps}; it must be greater than 0"
+        if self.clip is not None and not self.clip > 0:
+            yield f"optim.clip is {self.clip}; it must be greater than 0, or null for no clipping"
+        if self.warmup < 0 or (self.warmup > 1 and self.warmup != int(self.warmup)):
+            yield f"optim.warmup is {self.warmup}; give a whole number of steps, or a part of all steps below 1"
+
+    @property
+    def rate(self) -> float:
+        """The peak learning rate, which is a number once a run begins (`toolkit.config.learning_rates`)."""
+        assert self.lr is not None
+        return self.lr
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The learning rates of a recipe where none is given, for AdamW."""
+
+    new: float = 1e-3
+    """For new weights."""
+    pretrained: float = 5e-5
+    """For all weights of a model that was trained before."""
+    adapters: float = 2e-4
+    """For adapters beside such weights."""
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    every: int | None = execution(None)
+    """Evaluate after every so many optimizer steps; null means at the end of each epoch. The last step is always evaluated."""
+    only: bool = execution(False)
+    """Evaluate a saved model and do nothing else: the one in <output>/model, or the one that model.name names."""
+    show: int = execution(20)
+    """Write so many evaluation samples, with what the model makes of them, to predictions.jsonl in the run folder."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        yield from at_least(0, "evaluate.show", self.show)
+        if self.every is not None:
+            yield from at_least(1, "evaluate.every", self.every)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    every: int | None = execution(None)
+    """Write a checkpoint after every so many optimizer steps; null means at the end of each epoch. The last step always has one."""
+    keep: int = execution(2)
+    """Keep so many of the newest checkpoints, and the best one besides; 0 keeps one until the run is finished, and then none."""
+    best: str = execution("lowest loss")
+    """Which evaluation is the best: lowest or highest, and the name of a metric. Its checkpoint is written and kept."""
+    grace: float | None = execution(None)
+    """Seconds from a request to stop to the end, even without a new checkpoint; null takes as long as a step and a checkpoint take."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        if self.every is not None:
+            yield from at_least(1, "checkpoint.every", self.every)
+        yield from at_least(0, "checkpoint.keep", self.keep)
+        direction, _, metric = self.best.partition(" ")
+        if direction not in ("lowest", "highest") or not metric.strip():
+            yield f"checkpoint.best is {self.best!r}; give lowest or highest and a metric, such as 'highest accuracy'"
+        if self.grace is not None and not self.grace > 0:
+            yield f"checkpoint.grace is {self.grace}; it must be greater than 0, or null for no limit"
+
+
+@dataclass(frozen=True)
+class TimeoutConfig:
+    meeting: float = execution(60.0)
+    """End the start when for so many seconds no process came that the others wait for: a machine was not started, or not reached."""
+    silence: float = execution(60.0)
+    """End the run when a process has given no sign of life for so many seconds: it died, or its machine froze."""
+    progress: float = execution(600.0)
+    """End the run when a process has stood at one place of a step for so many seconds while the others wait for it."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        for name, value in (("meeting", self.meeting), ("silence", self.silence), ("progress", self.progress)):
+            if not value >= 1:
+                yield f"timeout.{name} is {value}; it must be 1 second or more"
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    every: int | None = execution(None)
+    """Print a line after every so many optimizer steps; null means every few seconds, or a bar on a terminal."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        if self.every is not None:
+            yield from at_least(1, "log.every", self.every)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run, as far as all recipes agree on what a run is."""
+
+    rates: ClassVar[Rates] = Rates()
+    """What `optim.lr` is where it is not given; a recipe may state its own."""
+    batch: BatchConfig = BatchConfig()
+    """How many samples a step takes and how they are cut."""
+    optim: OptimConfig = OptimConfig()
+    """How the weights are changed."""
+    evaluate: EvaluateConfig = EvaluateConfig()
+    """When the model is evaluated."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """When the run is written down, so that it can be stopped and go on."""
+    timeout: TimeoutConfig = TimeoutConfig()
+    """How long the processes of a run wait for one that hangs or died."""
+    log: LogConfig = LogConfig()
+    """How often a run speaks; its ledger has every step in any case."""
+    epochs: float | None = 3
+    """Passes over the training data; give epochs or steps, not both."""
+    steps: int | None = None
+    """Optimizer steps; give epochs or steps, not both."""
+    seed: int = 0
+    """Everything random in the run is drawn from this number."""
+    output: str | None = execution(None)
+    """The run folder; null means runs/<recipe>."""
+    resume: str = execution("auto")
+    """auto goes on from the newest valid checkpoint in the run folder; strict does too, unless versions, code or machine have
+    changed since; never starts from scratch and sets the folder's run aside; a path goes on from that checkpoint."""
+    rehearse: bool = execution(True)
+    """Before the first step, try what happens at the end (evaluation, metrics, export, room on the disk) on a few samples."""
+    threads: int | None = execution(None)
+    """Threads of torch in each process; null means the usable cores divided by the processes of this machine, or, where
+    a GPU computes everything, what the launcher says."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each, from every section and from the run as a whole."""
+        for entry in fields(self):
+            section = getattr(self, entry.name)
+            if is_dataclass(section) and hasattr(section, "problems"):
+                yield from section.problems()
+        if self.epochs is not None and self.steps is not None:
+            yield f"epochs is {self.epochs} and steps is {self.steps}; give one of them and set the other to null"
+        if self.epochs is None and self.steps is None:
+            yield "neither epochs nor steps is given; give one of them"
+        if self.epochs is not None and not self.epochs > 0:
+            yield f"epochs is {self.epochs}; it must be greater than 0"
+        if self.steps is not None:
+            yield from at_least(1, "steps", self.steps)
+        if self.seed < 0:
+            yield f"seed is {self.seed}; it must be 0 or greater"
+        if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
+            yield (
+                f"threads is {self.threads}; it must be from 1 to {MOST_THREADS:,}, and more than the machine has cores "
+                "only slow a run down"
+            )
+
+
+def at_least(lowest: int, name: str, value: int) -> Iterator[str]:
+    """Yield a problem if `value` is below `lowest`."""
+    if value < lowest:
+        yield f"{name} is {value}; it must be {lowest} or greater"

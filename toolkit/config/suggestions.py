@@ -1,0 +1,190 @@
+"""What to say about a setting that can't be used: what is allowed, and which name was probably meant."""
+
+import json
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from toolkit.config.yaml import is_number
+
+PLAIN_WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    NoneType: "null",
+}
+
+ACCUMULATION = (
+    "batch.size is what one step takes over all processes, batch.micro at most what one process runs at once, and "
+    "accumulation follows from the two"
+)
+PRECISION = (
+    "mixed precision is the launcher's: mixed_precision in the launch file, or `accelerate launch --mixed_precision "
+    "{}` before the recipe (model.dtype is the type of the weights)"
+)
+BF16, FP16 = PRECISION.format("bf16"), PRECISION.format("fp16")
+PROCESSES = (
+    "how many processes there are, and where, is the launcher's, which tells each one its rank: `accelerate launch "
+    "--config_file accelerate_configs/X.yaml --num_processes N` before the recipe"
+)
+SPREAD = (
+    "how a model is spread is the launcher's: `accelerate launch --config_file` with one of accelerate_configs/, such "
+    "as fsdp2_one_node.yaml, before the recipe"
+)
+DEVICE = (
+    "the device is the launcher's: `accelerate launch --config_file` with one of accelerate_configs/, such as "
+    "cpu.yaml, before the recipe"
+)
+
+# What Transformers' Trainer, TRL, torchtune, Lightning and the launcher call it, the names that a newcomer types first,
+# by the field that it is here, or by what is done here instead.
+CALLED_ELSEWHERE = {
+    "batch.eval": "per_device_eval_batch_size eval_batch_size",
+    "batch.size": "train_batch_size global_batch_size",
+    "checkpoint.best": "metric_for_best_model load_best_model_at_end monitor",
+    "checkpoint.every": "save_steps save_strategy every_n_train_steps",
+    "checkpoint.keep": "save_total_limit save_top_k",
+    "data.config": "dataset_config_name dataset_config",
+    "data.eval": "validation_file eval_file test_file val_file validation_data eval_dataset",
+    "data.held_out": "validation_split_percentage validation_split val_size val_set_size test_size",
+    "data.label": "label_column label_column_name",
+    "data.max_length": "max_seq_length max_seq_len max_source_length model_max_length block_size cutoff_len",
+    "data.name": "dataset_name dataset dataset_path",
+    "data.source": "source_column text_column text_column_name",
+    "data.target": "summary_column target_column",
+    "data.text": "text_column text_column_name dataset_text_field",
+    "data.train": "train_file train_path train_data train_dataset data_files",
+    "data.workers": "num_workers dataloader_num_workers preprocessing_num_workers",
+    "epochs": "num_epochs num_train_epochs max_epochs",
+    "evaluate.every": "eval_steps eval_strategy evaluation_strategy val_check_interval",
+    "evaluate.only": "do_eval do_predict",
+    "log.every": "logging_steps logging_strategy log_every_n_steps",
+    "model.attention": "attn_implementation",
+    "model.checkpoint_activations": "gradient_checkpointing enable_activation_checkpointing activation_checkpointing",
+    "model.dtype": "torch_dtype",
+    "model.lora.alpha": "lora_alpha",
+    "model.lora.bits": "load_in_4bit load_in_8bit",
+    "model.lora.dropout": "lora_dropout",
+    "model.lora.rank": "lora_rank lora_r",
+    "model.lora.targets": "lora_target_modules lora_target target_modules",
+    "model.name": "model_name_or_path model_name model_path base_model tokenizer_name",
+    "optim.betas": "adam_beta1 adam_beta2",
+    "optim.clip": "max_grad_norm gradient_clip_val clip_grad_norm",
+    "optim.eps": "adam_epsilon",
+    "optim.lr": "learning_rate",
+    "optim.schedule": "lr_scheduler_type lr_scheduler",
+    "optim.warmup": "warmup_ratio warmup_steps num_warmup_steps",
+    "output": "output_dir save_dir default_root_dir logging_dir",
+    "resume": "resume_from_checkpoint ckpt_path",
+    "seed": "data_seed random_seed",
+    "steps": "max_steps max_train_steps",
+    "the recipe trains and evaluates without being told to": "do_train",
+    "nothing is overwritten: give another --output": "overwrite_output_dir",
+    "no code from a hub is run": "trust_remote_code",
+    "a run sends nothing to anybody; the run folder has its curves (ledger.jsonl) and its model": "report_to use_wandb "
+    "wandb_project push_to_hub",
+    ACCUMULATION: "gradient_accumulation_steps accumulate_grad_batches per_device_train_batch_size "
+    "per_gpu_train_batch_size",
+    BF16: "mixed_precision bf16 precision amp",
+    FP16: "fp16 fp16_opt_level fp16_full_eval",
+    PROCESSES: "num_processes num_machines machine_rank main_process_ip main_process_port multi_gpu gpu_ids "
+    "nproc_per_node nnodes num_nodes devices n_gpu gpus world_size local_rank",
+    SPREAD: "deepspeed deepspeed_config deepspeed_config_file zero_stage use_deepspeed fsdp fsdp_config use_fsdp "
+    "strategy",
+    DEVICE: "use_cpu no_cuda cpu device accelerator",
+}
+
+
+def allowed(hint: Any) -> str:
+    """Return in plain words which values a type takes."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return "one of: " + ", ".join(show(choice) for choice in arguments)
+    if origin in (Union, UnionType):
+        return " or ".join(allowed(argument) for argument in arguments)
+    if origin is tuple and Ellipsis not in arguments:
+        return f"a list of {len(arguments)}: [{', '.join(allowed(argument) for argument in arguments)}]"
+    if origin in (tuple, list):
+        return f"a list, each {allowed(arguments[0])}"
+    if hint is dict or origin is dict:
+        return "a mapping, such as {name: value}"
+    return PLAIN_WORDS.get(hint) or str(getattr(hint, "__name__", hint))
+
+
+def choices(hint: Any) -> list[str]:
+    """Return the words that a type lets one choose from, none for other types."""
+    if get_origin(hint) is Literal:
+        return [choice for choice in get_args(hint) if isinstance(choice, str)]
+    return [choice for argument in get_args(hint) for choice in choices(argument)]
+
+
+def show(value: Any) -> str:
+    """Return a value as a user would write it, on one line of bearable length."""
+    if isinstance(value, str):
+        text = value if value and value.isprintable() and value == value.strip() else repr(value)
+    else:
+        try:
+            text = json.dumps(value, ensure_ascii=False)
+        except (TypeError, ValueError):
+            text = str(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def nearest(given: str, names: Iterable[str]) -> list[str]:
+    """Return the valid dotted names that a mistyped one may have meant, the likeliest first, at most three."""
+    names = list(names)
+    wanted = given.lower().replace("-", "_").strip("_")
+    last = wanted.rpartition(".")[2]
+    section = wanted[: -len(last)] if last else wanted
+    beside = [name for name in names if section and name.startswith(section)]
+    lasts = list(dict.fromkeys(name.rpartition(".")[2] for name in names if name not in beside))
+    rules = (
+        [name for name in names if name.replace(".", "_") == wanted.replace(".", "_")],
+        [name for name in names if last in CALLED_ELSEWHERE.get(name, "").split()],
+        [name for name in names if name.rpartition(".")[2] == last],
+        # Where the section exists only the last part can be wrong; the part they share would make all its names near.
+        [section + found for found in get_close_matches(last, [name[len(section) :] for name in beside], 1, 0.6)],
+        get_close_matches(wanted, [name for name in names if name not in beside], 1, 0.7),
+        [name for name in names if name.rpartition(".")[2] in get_close_matches(last, lasts, 1, 0.7)],
+    )
+    return next((found[:3] for found in rules if found), [])
+
+
+def suggestion(given: str, names: Iterable[str], dashes: str = "") -> str:
+    """Return the end of a sentence about an unknown name: what it means here, the nearest ones, or where all are."""
+    names = list(names)
+    last = given.lower().replace("-", "_").rpartition(".")[2]
+    is_field = any(name.rpartition(".")[2] == last for name in names)
+    told = [meaning for meaning, others in CALLED_ELSEWHERE.items() if " " in meaning and last in others.split()]
+    if told and not is_field:
+        return told[0]
+    if found := nearest(given, names):
+        return f"did you mean {' or '.join(dashes + name for name in found)}?"
+    section = given.partition(".")[0]
+    if beside := [dashes + name for name in names if name.startswith(section + ".")]:
+        return f"{section} has {', '.join(beside)}"
+    return "--help lists every name"
+
+
+def remedy(hint: Any, value: Any, from_file: bool) -> str:
+    """Return the end of a sentence that says what to write instead, where that can be guessed."""
+    if isinstance(value, str) and (words := nearest(value, choices(hint))):
+        return f"; did you mean {words[0]}?"
+    if takes(hint, int) and is_number(str(value)) and float(value).is_integer():
+        return f"; write {float(value):.0f}"
+    if takes(hint, str) and from_file and not isinstance(value, list | dict):
+        return "; put it in quotes"
+    return ""
+
+
+def takes(hint: Any, kind: type) -> bool:
+    """Tell whether a type, or one of the members of a union, is this kind."""
+    return kind is hint or kind in get_args(hint)
+
+
+def names(sentence: str, key: str) -> bool:
+    """Tell whether a sentence speaks of a key."""
+    return re.search(rf"(?<![\w.]){re.escape(key)}(?!\w|\.\w)", sentence) is not None

@@ -1,0 +1,151 @@
+"""Comma- and tab-separated files, exactly: a field is a text as written, or null where it is empty."""
+
+import csv
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.data.header import Header, check_header, column_names, has_names, shown
+from toolkit.data.text import open_text
+from toolkit.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+ROWS_AT_ONCE = 100_000
+"""Rows that are Python objects at one time; as an Arrow table they take about a tenth of the memory."""
+LINES_LOOKED_AT = 100
+
+
+def read_separated(path: Path, kind: str, header: Header = None) -> tuple["pyarrow.Table", str]:
+    """Return a csv or tsv as texts, and what the plan should say about how it was read; `header` is data.header."""
+    import pyarrow as pa
+
+    with open_text(path, newline="") as file:
+        begin = list(islice((line for line in file if line.strip()), LINES_LOOKED_AT))
+    if not begin:
+        raise UserError(f"{path} holds nothing but blank lines; give a file with a header and rows")
+    names_first = has_names(header)
+    separator = "\t" if kind == "tsv" else _separator(begin)
+    quoted = separator != "\t" or not _reads_unquoted(path)
+    notes = {
+        f"separated by {SEPARATORS[separator]}": kind == "csv" and separator != ",",
+        "quotes taken as text": not quoted,
+        "without a header": not names_first,
+    }
+    pieces: list[Any] = []
+    with _long_fields():
+        rows = _records(path, separator, quoted)
+        number, first = next(rows)
+        place = f"{path}, line {number}"
+        names = column_names(header, place, first)
+        if not names_first:
+            rows = chain([(number, first)], rows)
+        beginning = f"the {'header' if names_first else 'first line'} has {len(first)} ({shown(first)})"
+        while chunk := list(islice(_whole(path, rows, len(first), beginning), ROWS_AT_ONCE)):
+            columns = [
+                pa.array([value or None for value in column], pa.string()) for column in zip(*chunk, strict=True)
+            ]
+            pieces.append(pa.table(columns, names=names))
+    table = pa.concat_tables(pieces) if pieces else pa.schema([(name, pa.string()) for name in names]).empty_table()
+    check_header(header, place, first, table if names_first else table.slice(1))
+    return table, ", ".join(note for note, holds in notes.items() if holds)
+
+
+def _separator(lines: Sequence[str]) -> str:
+    """Return the comma, or what else separates the first line without one (semicolons, where the comma is decimal).
+
+    If that does not divide the lines into as many fields each, and another one does, it is that one: where there is no
+    header the first line has the commas of its texts.
+    """
+    outside_quotes = "".join(lines[0].split('"')[::2])
+    # Without a header the first line may have decimal commas.
+    names = re.sub("(?<=[0-9]),(?=[0-9])", "", outside_quotes)
+    usual = "," if "," in names else max(SEPARATORS, key=lambda sign: (names.count(sign), sign == ","))
+    return next((sign for sign in (usual, *SEPARATORS) if _divides(lines, sign)), usual)
+
+
+def _divides(lines: Sequence[str], separator: str) -> bool:
+    with _long_fields():
+        for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE) if separator == "\t" else (csv.QUOTE_MINIMAL,):
+            try:
+                widths = [len(record) for record in csv.reader(lines, delimiter=separator, quoting=quoting) if record]
+            except csv.Error:
+                continue
+            if len(lines) == LINES_LOOKED_AT:
+                widths.pop()  # the last record may go on behind these lines
+            if len(set(widths)) == 1 and widths[0] > 1:
+                return True
+    return False
+
+
+def _records(path: Path, separator: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
+    """Yield each record that is not blank, with the number of the line that it starts on."""
+    with open_text(path, newline="") as file:
+        reader = csv.reader(
+            file, delimiter=separator, strict=True, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+        )
+        start = 1
+        try:
+            for record in reader:
+                if record:
+                    yield start, record
+                start = reader.line_num + 1
+        except csv.Error as error:
+            reason = "a quote that opens there is never closed" if "end of data" in str(error) else str(error)
+            raise UserError(
+                f'{path}, line {start}: malformed ({reason}); a field with a quote in it is written "like ""this"""'
+            ) from error
+
+
+def _whole(path: Path, rows: Iterator[tuple[int, list[str]]], width: int, beginning: str) -> Iterator[list[str]]:
+    for number, record in rows:
+        if len(record) != width:
+            raise UserError(
+                f"{path}, line {number}: {len(record)} field{'s' * (len(record) != 1)}, but {beginning}; "
+                "a field that contains the separator or a line break must stand in double quotes"
+            )
+        yield record
+
+
+def _reads_unquoted(path: Path) -> bool:
+    """Return whether a tsv is one record per line with quotes as plain text.
+
+    Many published files are: a stray quote would then swallow lines until the next one. Where both readings fit, quotes
+    count as such only if they contain no line break.
+    """
+    with _long_fields():
+        plain = _shape(path, quoted=False)
+        if plain is None or not plain[1]:
+            return False  # only the quoted reading can fit, or both are the same
+        quoted = _shape(path, quoted=True)
+    return quoted is None or quoted[0] != plain[0]
+
+
+def _shape(path: Path, quoted: bool) -> tuple[int, bool] | None:
+    """Return how many records a tsv has and whether a field begins with a quote; None if it can't be read so."""
+    width, count, quotes = 0, 0, False
+    try:
+        for _, record in _records(path, "\t", quoted):
+            width = width or len(record)
+            if len(record) != width:
+                return None
+            count += 1
+            quotes = quotes or any(field.startswith('"') for field in record)
+    except UserError:
+        return None
+    return count, quotes
+
+
+@contextmanager
+def _long_fields() -> Iterator[None]:
+    before = csv.field_size_limit(sys.maxsize)  # the default refuses texts of more than 131,072 characters
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)

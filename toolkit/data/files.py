@@ -1,0 +1,214 @@
+"""Files of rows as Arrow tables, exactly as written: no text is guessed to be a null, a date or a truth value."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.data.columns import shortened
+from toolkit.data.conll import read_conll
+from toolkit.data.content import form_of_text, is_parquet, refuse_foreign, what_to_do_with
+from toolkit.data.csv import read_separated
+from toolkit.data.header import Header
+from toolkit.data.json import read_json, read_json_lines
+from toolkit.data.plain import read_plain
+from toolkit.data.text import told
+from toolkit.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+FORMATS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".json": "json",
+    ".jsonl": "json lines",
+    ".ndjson": "json lines",
+    ".parquet": "parquet",
+    ".conll": "conll",
+    ".bio": "conll",
+    ".iob": "conll",
+    ".iob2": "conll",
+    ".txt": "text",
+}
+"""What is read, by the ending of the file; all but parquet may also be compressed with gzip (.csv.gz). In a folder that has
+other files, texts (.txt) are taken for notes. A file that is named and has another ending is read by its content."""
+
+ENDINGS = ", ".join(FORMATS)
+WRITTEN = {"tsv": "a table separated by tabs", "text": "a text"}
+PACKED = {".zip", ".zst", ".bz2", ".xz", ".lz4", ".tar", ".tgz", ".7z"}
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """What a recipe and its user say about how files are read."""
+
+    header: Header = None
+    """data.header: whether csv and tsv name their columns, or the names."""
+    documents: bool = False
+    """Whether a text file is a document, a row; otherwise it is a table, or refused."""
+
+    def no_header_in(self, what: str) -> None:
+        """Raise UserError if data.header is given, but for `what`, which has none to speak of."""
+        if self.header is not None:
+            raise UserError(f"data.header is given, but {what}; leave it out: it speaks of csv and tsv files alone")
+
+
+@dataclass(frozen=True)
+class FileTable:
+    """The rows of one file."""
+
+    table: "pyarrow.Table"
+    """At least one row. Columns of csv and tsv are still texts: `with_numbers` gives them their types."""
+    texts_only: bool
+    """Whether every column is text because the format knows nothing else."""
+    note: str = ""
+    """What the plan should say about how the file was read, if anything."""
+
+
+def format_of(path: Path) -> str | None:
+    """Return the format that the ending of `path` stands for, or None if such files are not read."""
+    endings = [ending.lower() for ending in path.suffixes[-2:]]
+    if endings and endings[-1] == ".gz":
+        found = FORMATS.get(endings[0]) if len(endings) == 2 else None
+        return None if found == "parquet" else found
+    return FORMATS.get(endings[-1]) if endings else None
+
+
+def read_file(path: Path, options: FileOptions) -> FileTable:
+    """Read a file of a known format, or one whose content says what it is.
+
+    Raises UserError, naming the file and where possible the line, for whatever is wrong with it.
+    """
+    found = format_of(path)
+    if found is None and (ending := path.suffix.lower()) in PACKED:
+        raise UserError(f"{path} is packed ({ending}); unpack it (only gzip is read as it is, such as .csv.gz)")
+    note = ""
+    with told(path):
+        if path.stat().st_size == 0:
+            raise UserError(f"{path} is empty (0 bytes); give a file with rows")
+        refuse_foreign(path)
+        if found is None or (found == "text" and not options.documents):
+            found = _format_by_content(path, options)
+            note = f"read as {WRITTEN.get(found, found)}"
+        if found == "parquet":
+            read = FileTable(_parquet(path), texts_only=False)
+        elif found == "json lines":
+            read = FileTable(read_json_lines(path), texts_only=False)
+        elif found == "conll":
+            read = FileTable(read_conll(path), texts_only=False)
+        elif found == "text":
+            read = FileTable(read_plain(path), texts_only=False)
+        elif found == "json":
+            read = FileTable(read_json(path), texts_only=False)
+        else:
+            table, how = read_separated(path, found, options.header)
+            note = ", ".join(filter(None, (note, how)))
+            read = FileTable(table, texts_only=True)
+    read = replace(read, note=note)
+    if read.table.num_columns == 0:
+        raise UserError(f"{path} has no rows, or only empty ones; give one with rows")
+    if read.table.num_rows == 0:
+        raise UserError(f"{path} has no rows" + (", only a header" if read.texts_only else "") + "; give one with rows")
+    return read
+
+
+def _format_by_content(path: Path, options: FileOptions) -> str:
+    if is_parquet(path):
+        return "parquet"
+    found = form_of_text(path)
+    if options.documents:  # which may have a tab or a bracket in its first line
+        return "json lines" if found == "json lines" else "text"
+    if found:
+        return found
+    if format_of(path) == "text":
+        raise UserError(f"{path} is a text without tabs, so it has no columns; {what_to_do_with(path)}")
+    ending = path.name.partition(".")[2] if path.suffix.lower() == ".gz" else path.suffix.lower()
+    raise UserError(
+        f"{path} has the ending {ending or '(none)'}; read are {ENDINGS}, and these but parquet with .gz; "
+        + what_to_do_with(path)
+    )
+
+
+def _parquet(path: Path) -> "pyarrow.Table":
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    try:
+        # Not parquet.read_table: it adds columns from folder names such as "language=en".
+        table = parquet.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path} is no readable parquet file ({reason}); write or download it again") from error
+    fields = [
+        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+        for field in table.schema
+    ]
+    table = table.cast(pa.schema(fields, table.schema.metadata))
+    index = [name for name in table.column_names if name.startswith("__index_level_")]  # left by pandas
+    return table.drop_columns(index) if index else table
+
+
+def read_files(groups: Sequence[Sequence[Path]], options: FileOptions) -> tuple[list["pyarrow.Table"], str]:
+    """Read groups of files, one table for each group, and what the plan should say about how they were read.
+
+    A column of csv files becomes whole or floating-point numbers only if every field of it, in all groups, is written
+    as one: labels of training and evaluation always have one type, and "007", "true" or a date stay texts.
+    """
+    read = [[(path, read_file(path, options)) for path in group] for group in groups]
+    every = [one for group in read for _, one in group if one.texts_only]
+    if not every:
+        options.no_header_in("no csv or tsv file was read")
+    names = {name for one in every for name in one.table.column_names}
+    types = {name: _number_type([one.table[name] for one in every if name in one.table.column_names]) for name in names}
+    tables = []
+    for group in read:
+        typed = [(path, _typed(one.table, types) if one.texts_only else one.table) for path, one in group]
+        tables.append(_joined(typed))
+    return tables, "; ".join(sorted({one.note for group in read for _, one in group if one.note}))
+
+
+def _number_type(columns: Sequence["pyarrow.ChunkedArray"]) -> "pyarrow.DataType | None":
+    import pyarrow as pa
+    import pyarrow.compute as compute
+
+    if all(column.null_count == len(column) for column in columns):
+        return None
+    # Only numbers that convert without loss: no leading zeros, no more digits than the type holds.
+    for pattern, kind in (
+        (r"^(0|-?[1-9][0-9]{0,17})$", pa.int64()),
+        (r"^-?((0|[1-9][0-9]{0,14})(\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$", pa.float64()),
+    ):
+        if all(compute.all(compute.match_substring_regex(column, pattern)).as_py() is not False for column in columns):
+            return kind
+    return None
+
+
+def _typed(table: "pyarrow.Table", types: dict[str, "pyarrow.DataType | None"]) -> "pyarrow.Table":
+    for place, name in enumerate(table.column_names):
+        if (kind := types[name]) is not None:
+            table = table.set_column(place, name, table[name].cast(kind))
+    return table
+
+
+def _joined(parts: Sequence[tuple[Path, "pyarrow.Table"]]) -> "pyarrow.Table":
+    import pyarrow as pa
+
+    (first, table), *others = parts
+    for path, other in others:
+        if missing := set(table.column_names) ^ set(other.column_names):
+            raise UserError(
+                f"{first} and {path} do not have the same columns: only one of them has "
+                f"{', '.join(repr(shortened(name)) for name in sorted(missing))}; give one of the files or make "
+                "them alike"
+            )
+    try:
+        return pa.concat_tables(
+            [table, *(other.select(table.column_names) for _, other in others)], promote_options="permissive"
+        )
+    except pa.ArrowException as error:
+        raise UserError(
+            f"{first} and the files beside it have columns of different types ({error}); make them alike"
+        ) from error

@@ -1,0 +1,193 @@
+"""Checks of labelled texts that every kind of task needs, each with a message that says what to do."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toolkit.data.columns import Columns
+from toolkit.data.held_out import held_out_rows
+from toolkit.data.label_reading import is_text, read_labels
+from toolkit.data.labels import Array, Kind, Labels, ordered
+from toolkit.data.texts import SHOWN, Split, listed, row_numbers
+from toolkit.data.tokenized import ROWS_AT_ONCE
+from toolkit.errors import UserError
+
+
+class CheckedRows(NamedTuple):
+    """A table after its rows were checked."""
+
+    split: Split
+    """The rows that have a text and a label."""
+    dropped: int
+    """How many have not."""
+    problems: list[str]
+    """What is wrong with those, a sentence each."""
+
+
+def check_columns(train: Any, evaluate: Any, texts: Sequence[str], others: Sequence[str]) -> None:
+    """Raise UserError if a column is not in the evaluation data, or one of the columns of texts holds something else."""
+    problems = []
+    for name, table in (("training data", train), ("evaluation data", evaluate)):
+        if table is None:
+            continue
+        missing = [column for column in (*texts, *others) if column not in table.column_names]
+        if missing:
+            problems.append(
+                f"{name}: no column {listed(missing)}, which the training data has; the columns here are "
+                f"{listed(table.column_names)}: name them alike in both"
+            )
+        for column in texts:
+            if column not in missing and not is_text(type_ := table.data.schema.field(column).type):
+                problems.append(
+                    f"{name}: the text column {column!r} holds {type_}, not text; give another one with --data.text or "
+                    f"--data.text_pair (the columns are {listed(table.column_names)})"
+                )
+    if problems:
+        raise UserError(*problems)
+
+
+def check_rows(
+    name: str, table: Any, columns: Columns, kind: Kind, separator: str | None, like: Labels | None = None
+) -> CheckedRows:
+    """Return the valid rows of a table, and what is wrong with the others; `like`: labels of the training data."""
+    labels = read_labels(table, columns.label, kind, separator, like)
+    texts = table.select_columns(columns.texts)
+    problems = []
+    invalid = labels.empty | labels.unreadable
+    for column, empty in empty_texts(texts).items():
+        invalid = invalid | empty
+        if empty.any():
+            problems.append(f"{name}: empty text in column {column!r} in {row_numbers(np.flatnonzero(empty))}")
+    if labels.empty.any():
+        problems.append(f"{name}: no label in column {columns.label!r} in {row_numbers(np.flatnonzero(labels.empty))}")
+    if labels.unreadable.any():
+        problems.append(
+            f"{name}: the label in column {columns.label!r} is not a finite number, which data.kind regression needs, "
+            f"in {row_numbers(np.flatnonzero(labels.unreadable))}"
+        )
+    problems = [f"{problem}; correct them, or leave them out with --data.drop_invalid true" for problem in problems]
+    valid = np.flatnonzero(~invalid)
+    whole = Split(name, texts, labels, np.arange(len(labels), dtype=np.int64))
+    return CheckedRows(whole.take(valid) if invalid.any() else whole, len(labels) - len(valid), problems)
+
+
+def label_names(kind: Kind, splits: Sequence[Split], known: Sequence[str] | None) -> list[str]:
+    """Return the label of each id: those of a saved model, or in the order that the data gives, or sorted."""
+    if kind == "regression":
+        if known:
+            raise UserError(
+                f"the labels are numbers (regression), but the model puts texts into {len(known)} classes "
+                f"({listed(known)}); give data.kind single or multi, or another model"
+            )
+        return []
+    if known:
+        return list(known)
+    labels = splits[0].labels
+    return labels.names if labels.in_order else ordered([labels.names[i] for i in np.unique(labels.values).tolist()])
+
+
+def number_labels(kind: Kind, splits: Sequence[Split], names: list[str], known: bool) -> list[Split]:
+    """Return the splits with labels as ids of `names`. Raises UserError for labels without an id, and if all are alike.
+
+    With `known` labels, those of a saved model, a label need not be in the training data, which may have only one.
+    """
+    problems = []
+    if kind == "regression":
+        if len(np.unique(splits[0].labels.values)) < 2 and len(splits[0]) > 1:
+            problems.append(
+                f"training data: every label is {splits[0].labels.values[0]:g}, so there is nothing to learn; "
+                "give another column with --data.label"
+            )
+        if problems:
+            raise UserError(*problems)
+        return list(splits)
+    numbered = [Split(part.name, part.texts, part.labels.renamed(names), part.rows) for part in splits]
+    seen = numbered[0].labels.counts() > 0
+    for before, after in zip(splits, numbered, strict=True):
+        strange = after.labels.values < 0
+        if not known:
+            strange |= ~seen[after.labels.values]
+        if not strange.any():
+            continue
+        counts = np.bincount(before.labels.values[strange]).tolist()
+        found = [
+            f"{name!r} ({count:,} row{'s' if count > 1 else ''})"
+            for name, count in zip(before.labels.names, counts, strict=False)
+            if count
+        ]
+        shown = ", ".join(found[:SHOWN]) + (f", ... ({len(found)} in all)" if len(found) > SHOWN else "")
+        where = f"the model, whose labels are {listed(names)}," if known else "the training data"
+        problems.append(
+            f"{before.name}: labels that {where} does not know: {shown}; correct or remove these rows, or "
+            + ("take another model" if known else "add such rows to the training data")
+        )
+    if not known and (alone := _alike(numbered[0].labels)):
+        problems.append(f"training data: {alone}, so there is nothing to learn; give at least two labels")
+    if problems:
+        raise UserError(*problems)
+    return numbered
+
+
+def hold_out(whole: Split, share: float, what: str) -> tuple[list[Split], str]:
+    """Return the rows that stay in training and those that are held out, and a line for the plan.
+
+    Each label stays in training. `what` the rows are: rows, images, ...
+
+    Raises:
+        UserError: the labels allow none to be held out.
+    """
+    labels = whole.labels
+    if labels.kind == "regression":  # any number may be held out: to the rule, these are rows without labels
+        held = held_out_rows(np.zeros_like(labels.starts), np.zeros(0, dtype=np.int64), share)
+    else:
+        held = held_out_rows(labels.starts, labels.values, share)
+    if not len(held):
+        raise UserError(
+            f"there is no evaluation data, and none of the {len(whole)} training {what} can be held out, since each "
+            f"label must stay in training; give data.eval, or more {what} for each label"
+        )
+    stay = np.setdiff1d(np.arange(len(whole)), held, assume_unique=True)
+    line = f"{len(held) / len(whole):.1%} of the training {what}, the same for every seed; each label stays in training"
+    return [whole.take(stay), whole.take(held, f"held-out {what} of the training data")], line
+
+
+def labels_line(labels: Labels, what: str) -> str:
+    """Return a line for the plan on the labels of the training data; `what` its rows are."""
+    if labels.kind == "regression":
+        values = labels.values
+        return f"numbers from {values.min():g} to {values.max():g}, {values.mean():g} on average"
+    counts = labels.counts()
+    least, most = int(counts.argmin()), int(counts.argmax())
+    several = f", {len(labels.values) / len(labels):.1f} for each of the {what}" if labels.kind == "multi" else ""
+    if counts[least] == counts[most]:
+        return f"{len(counts)}{several}; each with {counts[least]:,} training {what}"
+    return (
+        f"{len(counts)}{several}; the rarest is {labels.names[least]!r} with {counts[least]:,} training {what}, "
+        f"the most frequent {labels.names[most]!r} with {counts[most]:,}"
+    )
+
+
+def _alike(labels: Labels) -> str:
+    """Say in which way all rows have the same label, if they have."""
+    counts = labels.counts()
+    carried = np.flatnonzero(counts)
+    if len(carried) == 0:
+        return "no row has any label"
+    # In a task of several labels one alone is enough, if some rows have it and others not.
+    if len(carried) == 1 and (labels.kind == "single" or counts[carried[0]] == len(labels)):
+        return f"every row has the label {labels.names[carried[0]]!r}"
+    return ""
+
+
+def empty_texts(texts: Any) -> dict[str, Array]:
+    """Tell for each text column which rows are null or white space; few rows are in memory at once."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found: dict[str, list[Array]] = {column: [] for column in texts.column_names}
+    for batch in texts.with_format("arrow").iter(10 * ROWS_AT_ONCE):
+        for column, parts in found.items():
+            trimmed = pc.utf8_trim_whitespace(batch.column(column).cast(pa.large_string()))
+            parts.append(pc.fill_null(pc.equal(pc.binary_length(trimmed), 0), True).to_numpy())
+    return {column: np.concatenate(parts) if parts else np.zeros(0, dtype=bool) for column, parts in found.items()}

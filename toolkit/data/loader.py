@@ -1,0 +1,179 @@
+"""Samples to batches: the sampler that plans the micro-batches, and the loader that fetches and collates them."""
+
+import traceback
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from operator import index
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from toolkit.data.order import Order
+from toolkit.data.split import MicroBatch, cut
+from toolkit.errors import UserError
+from toolkit.randomness import seed_for
+from toolkit.signals import held_back, leave_signals_to_the_run
+from toolkit.task import Batch, Source, Task
+
+
+@dataclass(frozen=True)
+class LoadedMicroBatch:
+    """A micro-batch with its tensors, in host memory."""
+
+    plan: MicroBatch
+    ids: tuple[int, ...]
+    """The samples that were asked for; as many came. The ledger's fingerprint is taken of these."""
+    batch: Batch
+    units: int
+    """What the loss is averaged over; 0 for a spare micro-batch."""
+
+    def pin_memory(self) -> "LoadedMicroBatch":
+        """Return it in pinned memory, from which a device copies while the host goes on; torch's loader calls this."""
+        return replace(self, batch=pin_memory(self.batch))  # type: ignore[no-untyped-call]
+
+
+class MicroBatchSampler(Sampler[MicroBatch]):
+    """Yields the micro-batches of all processes, from one step to another and across epochs.
+
+    They come in the order in which `Accelerator.prepare` deals batches: the first to process 0, the next to process 1,
+    and so on; their number is a multiple of the process count by construction. It has no `set_epoch` on purpose:
+    Accelerate would call it with epochs of its own counting.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        source: Source,
+        processes: int,
+        end: int,
+        *,
+        first: int = 0,
+        micro: int | None = None,
+        balance: bool = False,
+        call_cost: int | None = None,
+    ) -> None:
+        self.order = order
+        self.source = source
+        self.processes = processes
+        self.first = first
+        self.end = end
+        self.micro = micro
+        self.balance = balance
+        self.call_cost = call_cost
+        # Accelerate reads it.
+        self.drop_last = False
+
+    def __iter__(self) -> Iterator[MicroBatch]:
+        for step in range(self.first, self.end):
+            ids = self.order.global_batch(step)
+            lengths = self.source.lengths(ids) if self.balance else None
+            yield from cut(step, ids, lengths, self.processes, self.micro, self.call_cost)
+
+
+class MicroBatches(Dataset[LoadedMicroBatch]):
+    """Fetches and collates a whole micro-batch at once, in a loader's worker where there are any."""
+
+    def __init__(self, source: Source, task: Task, seed: int, steps_per_epoch: int | None) -> None:
+        """Fetch for training, or, without `steps_per_epoch`, for evaluation, which is the same at every step."""
+        self.source = source
+        self.task = task
+        self.seed = seed
+        self.steps_per_epoch = steps_per_epoch
+
+    def __getitems__(self, plan: MicroBatch) -> LoadedMicroBatch:
+        """Return the micro-batch that was planned; torch's loader hands over what the batch sampler yielded."""
+        samples = self.source.fetch(plan.ids)
+        if len(samples) != len(plan.ids):
+            raise UserError(
+                f"the source was asked for {len(plan.ids)} samples and returned {len(samples)} (the first id is "
+                f"{plan.ids[0]}); fetch has to return one sample for each id, in their order"
+            )
+        batch = self.task.collate(self.transformed(plan, samples))
+        # index() refuses a float: a weighted count would be cut off when it is added up.
+        return LoadedMicroBatch(plan, plan.ids, batch, 0 if plan.spare else index(self.task.units(batch)))
+
+    def transformed(self, plan: MicroBatch, samples: list[Any]) -> list[Any]:
+        """Return the samples with what is random about them, drawn for each from (seed, epoch, id) alone."""
+        if self.steps_per_epoch is not None:
+            transform, purpose, epoch = self.task.transform, "transform", plan.step // self.steps_per_epoch
+        else:
+            transform, purpose, epoch = self.task.evaluate_transform, "evaluation transform", 0
+        if transform is None:
+            return samples
+        return [
+            transform(sample, np.random.default_rng(seed_for(self.seed, purpose, epoch, number)))
+            for number, sample in zip(plan.ids, samples, strict=True)
+        ]
+
+
+class Fetched(Dataset[LoadedMicroBatch | UserError]):
+    """Hands a `UserError` over as it is: raised in a worker it would come with the worker's trace for a message."""
+
+    def __init__(self, batches: MicroBatches) -> None:
+        self.batches = batches
+
+    def __getitems__(self, plan: MicroBatch) -> LoadedMicroBatch | UserError:
+        """Return the micro-batch that was planned, or what the user can mend about it."""
+        try:
+            return self.batches.__getitems__(plan)
+        except UserError as error:
+            return error
+
+
+def build_loader(
+    sampler: MicroBatchSampler, task: Task, seed: int, steps_per_epoch: int | None = None, pinned: bool = False
+) -> "DataLoader[LoadedMicroBatch | UserError]":
+    """Return a loader of `LoadedMicroBatch`, still to be prepared by Accelerate; see `MicroBatches`.
+
+    `pinned` puts them into pinned memory: in a thread if there are workers, otherwise in the caller's.
+    """
+    # That there are more workers than cores the plan says once, and not each loader that Accelerate makes of this.
+    warnings.filterwarnings("ignore", "This DataLoader will create")
+    return DataLoader(
+        Fetched(MicroBatches(sampler.source, task, seed, steps_per_epoch)),
+        batch_sampler=sampler,  # type: ignore[arg-type]  # a MicroBatch stands where torch expects a list of indices
+        collate_fn=as_it_is,
+        num_workers=task.workers,
+        pin_memory=pinned,
+        worker_init_fn=leave_signals_to_the_run if task.workers else None,
+        # The loader draws a seed for its workers; from a generator of its own, so that the global one is left alone.
+        generator=torch.Generator(),
+    )
+
+
+def started(loader: "DataLoader[LoadedMicroBatch | UserError]") -> Iterator[LoadedMicroBatch]:
+    """Iterate over a loader; its workers, which are forked for the first batch, are deaf to requests to stop.
+
+    Raises:
+        UserError: something about the samples that the user can mend.
+    """
+    try:
+        for loaded in forked(loader):
+            if isinstance(loaded, UserError):
+                raise loaded
+            yield loaded
+    except Exception as error:
+        # What the trace holds keeps the workers alive, and at its end the process would wait for them for ever.
+        traceback.clear_frames(error.__traceback__)
+        raise
+
+
+def forked(loader: "DataLoader[LoadedMicroBatch | UserError]") -> Iterator[LoadedMicroBatch | UserError]:
+    """Iterate over a loader, and hold signals back while its workers are forked."""
+    batches = iter(loader)
+    if loader.num_workers:
+        with held_back():
+            first = next(batches, None)
+        if first is None:
+            return
+        yield first
+    yield from batches
+
+
+def as_it_is(loaded: Any) -> Any:
+    """Return what `MicroBatches` already collated (a function of its own, so that workers can be spawned)."""
+    return loaded

@@ -1,0 +1,182 @@
+"""Rows from where they are: local files and folders, saved data sets, the Hugging Face hub.
+
+`datasets` is imported only when rows are read: it takes a second that `--help` should not cost.
+"""
+
+import os.path
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.data.discovery import Found, data_files, find_files, listing, near, one_format
+from toolkit.data.files import FORMATS, FileOptions, read_files
+from toolkit.data.hub import HUB_ID, hub_splits, is_saved, load_saved, saved_splits
+from toolkit.errors import UserError
+
+if TYPE_CHECKING:
+    import datasets
+    import pyarrow
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The rows of a run."""
+
+    train: "datasets.Dataset"
+    """Rows to train on, at least one."""
+    evaluate: "datasets.Dataset | None"
+    """Rows to evaluate on, at least one, or None if none were given or found."""
+    origin: str
+    """Where they came from, for the plan: "reviews.csv", "hub: acme/reviews (config default): train"."""
+    files: tuple[Path, ...] = ()
+    """The local files that were read."""
+
+
+def read_splits(
+    *,
+    name: str | None,
+    config: str | None,
+    train: str | None,
+    evaluate: str | None,
+    options: FileOptions = FileOptions(),  # noqa: B008 - frozen
+) -> Splits:
+    """Read the rows to train and to evaluate on; the arguments are data.name, data.config, data.train and data.eval.
+
+    `name` is a local file, a folder of files, a folder that `save_to_disk` wrote, or a hub id; `train` and `evaluate`
+    are then files or patterns in the folder, or splits. Without `name` they are local paths. What is null is found by
+    its conventional name, and `origin` says what was found. Local files are held in memory; nothing is written.
+
+    Raises UserError for whatever is missing, malformed or out of reach.
+    """
+    if not name:
+        return _from_paths(config, train, evaluate, options)
+    place = _place(name)
+    if not _exists(place):
+        if _looks_like_a_path(name):
+            raise UserError(_missing("data.name", name))
+        options.no_header_in(f"{name} is a data set of the hub")
+        return Splits(*hub_splits(name, config, train, evaluate))
+    if place.is_dir():
+        return _from_folder(place, config, train, evaluate, options)
+    if config or train:
+        field, value = ("data.train", train) if train else ("data.config", config)
+        raise UserError(f"data.name is the file {name} and {field} is {value!r}; leave one of them out")
+    # Beside the file first: data.name and data.eval then read as two files of one place.
+    beside = place.parent / evaluate if evaluate else None
+    return _from_paths(None, name, str(beside) if beside and beside.exists() else evaluate, options)
+
+
+def _from_folder(
+    folder: Path, config: str | None, train: str | None, evaluate: str | None, options: FileOptions
+) -> Splits:
+    if is_saved(folder):
+        options.no_header_in(f"{folder} is a saved data set")
+        if config:
+            raise UserError(f"data.config is {config!r}, but the saved data set {folder} has none; leave it out")
+        files = tuple(file for file in sorted(folder.rglob("*")) if file.is_file())
+        return Splits(*saved_splits(folder, train, evaluate), files)
+    return _read(find_files(folder, config, train, evaluate), options)
+
+
+def _from_paths(config: str | None, train: str | None, evaluate: str | None, options: FileOptions) -> Splits:
+    if not train:
+        raise UserError("data.name and data.train are both null; give a file, a folder or a hub id with one of them")
+    if config:
+        raise UserError(f"data.config is {config!r}, but data.train is a path of its own; leave data.config out")
+    if evaluate is None and _exists(_place(train)) and _place(train).is_dir():
+        return _from_folder(_place(train), None, None, None, options)
+    problems: list[str] = []
+    places: list[list[Path]] = []
+    for field, given in (("data.train", train), ("data.eval", evaluate)):
+        try:
+            places.append(_files(field, given) if given else [])
+        except UserError as error:
+            problems += error.problems
+    if problems:
+        raise UserError(*problems)
+    to_train, to_evaluate = places
+    origin = listing(Path(), to_train) + (f"; evaluation: {listing(Path(), to_evaluate)}" if to_evaluate else "")
+    return _read(Found(to_train, to_evaluate, origin), options)
+
+
+def _files(field: str, given: str) -> list[Path]:
+    place = _place(given)
+    if not _exists(place):
+        folder = Path(place.anchor)
+        if any(sign in given for sign in "*?[") and (
+            matches := sorted(folder.glob(str(place.relative_to(place.anchor))))
+        ):
+            one_format(matches)
+            return matches
+        raise UserError(_missing(field, given))
+    if not place.is_dir() or is_saved(place):
+        return [place]
+    files = data_files(place)
+    one_format(files)
+    return files
+
+
+def _read(found: Found, options: FileOptions) -> Splits:
+    groups = [group for group in (found.train, found.evaluate) if group]
+    saved = {id(group): _saved(group[0]) for group in groups if group[0].is_dir()}
+    tables, note = read_files([group for group in groups if id(group) not in saved], options)
+    rest = iter(tables)
+    rows = [saved[id(group)] if id(group) in saved else _dataset(group[0], next(rest)) for group in groups]
+    origin = found.origin + (f" ({note})" if note else "")
+    places = [path for group in groups for path in group]
+    files = [file for place in places for file in (sorted(place.rglob("*")) if place.is_dir() else [place])]
+    return Splits(rows[0], rows[1] if len(rows) > 1 else None, origin, tuple(file for file in files if file.is_file()))
+
+
+def _saved(folder: Path) -> "datasets.Dataset":
+    loaded = load_saved(folder)
+    if isinstance(loaded, dict):
+        raise UserError(
+            f"{folder} holds the splits {', '.join(loaded)}; "
+            "name it with data.name, and the splits with data.train and data.eval"
+        )
+    if len(loaded) == 0:
+        raise UserError(f"the saved data set {folder} has no rows")
+    return loaded
+
+
+def _dataset(path: Path, table: "pyarrow.Table") -> "datasets.Dataset":
+    import datasets
+
+    try:
+        return datasets.Dataset(table)
+    except (ValueError, TypeError) as error:  # a type that only parquet has
+        raise UserError(f"{path} has a column of a type that is not read here ({error}); drop or convert it") from error
+
+
+def _place(given: str) -> Path:
+    return Path(os.path.expanduser(given))  # noqa: PTH111 (Path.expanduser fails on ~unknown)
+
+
+def _exists(place: Path) -> bool:
+    try:
+        return place.exists()
+    except PermissionError as error:
+        raise UserError(f"{place} may not be read by this user (permission denied); change its permissions") from error
+    except OSError:
+        return False  # a name that is too long for a file
+
+
+def _looks_like_a_path(name: str) -> bool:
+    is_file_name = any(name.lower().endswith((ending, ending + ".gz")) for ending in FORMATS)
+    return is_file_name or HUB_ID.fullmatch(name) is None
+
+
+def _missing(field: str, given: str) -> str:
+    if "://" in given:
+        return f"{field} is {given!r}; addresses are not read: download it and give the file, or give a hub id"
+    place = _place(given)
+    try:
+        # Hidden ones are meant only by who names one.
+        names = [path.name for path in place.parent.iterdir() if place.name[:1] == "." or path.name[0] != "."]
+        hint = near(place.name, names)
+    except OSError:
+        hint = f" (the folder {place.parent} can't be listed)"
+    if field == "data.train" and HUB_ID.fullmatch(given) and not place.suffix and not hint.endswith("?"):
+        hint += f"; if it is a data set of the hub, give --data.name {given}"
+    return f"{field} is {given!r}, but there is no such file or folder{hint}"

@@ -1,0 +1,1 @@
+"""Processes: how they meet, agree, share a model, and end together."""

@@ -1,0 +1,65 @@
+"""What the processes have to agree on in every step, as one vector of float64 that can be summed."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from toolkit.data.loader import LoadedMicroBatch
+from toolkit.data.order import fingerprint
+
+# Sums of 16-bit parts stay exact in float64 up to 2^37 of them; a sum of 64-bit hashes would not.
+LIMB_BITS = 16
+LIMBS = 64 // LIMB_BITS
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Counts of one step: of one process before, of all processes after they were summed."""
+
+    units: int = 0
+    """What the loss is averaged over."""
+    samples: int = 0
+    """Samples, spare copies not counted."""
+    padded: int = 0
+    """Elements that run through the model, padding included; 0 where lengths are unknown or not used for the cut."""
+    used: int = 0
+    """Elements without padding."""
+    fingerprint: int = 0
+    """Sum of the hashes of the sample ids, modulo 2^64."""
+    earlier_loss: float = 0.0
+    """Summed loss of an earlier step, whose value has reached the host by now."""
+    stop: int = 0
+    """Processes that were asked to stop."""
+    trouble: int = 0
+    """Processes that can't go on: the main one, if ledger or checkpoint can't be written."""
+
+    def vector(self) -> list[float]:
+        """Return the tally as numbers that may be added to those of other processes."""
+        limbs = [(self.fingerprint >> (LIMB_BITS * i)) & (2**LIMB_BITS - 1) for i in range(LIMBS)]
+        return [self.units, self.samples, self.padded, self.used, *limbs, self.earlier_loss, self.stop, self.trouble]
+
+    @staticmethod
+    def of_sum(vector: list[float]) -> "Tally":
+        """Return the tally that a sum of vectors stands for."""
+        units, samples, padded, used, *limbs, loss, stop, trouble = vector
+        whole = sum(int(limb) << (LIMB_BITS * i) for i, limb in enumerate(limbs))
+        return Tally(int(units), int(samples), int(padded), int(used), whole % 2**64, loss, int(stop), int(trouble))
+
+
+def tally(
+    micro_batches: Iterable[LoadedMicroBatch], earlier_loss: float = 0.0, stop: bool = False, trouble: bool = False
+) -> Tally:
+    """Count the micro-batches of one process in one step."""
+    loaded = list(micro_batches)
+    real = [micro for micro in loaded if not micro.plan.spare]
+    return Tally(
+        units=sum(micro.units for micro in real),
+        samples=sum(len(micro.ids) for micro in real),
+        padded=sum(micro.plan.padded for micro in loaded),
+        used=sum(micro.plan.used for micro in real),
+        fingerprint=sum(fingerprint(np.array(micro.ids)) for micro in real) % 2**64,
+        earlier_loss=earlier_loss,
+        stop=int(stop),
+        trouble=int(trouble),
+    )

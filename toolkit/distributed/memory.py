@@ -1,0 +1,98 @@
+"""The message for a lack of memory: doing what, with which samples, which setting to lower, and how the run goes on."""
+
+import errno
+import re
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+from toolkit.config.schema import Config
+from toolkit.distributed.phase import OPTIMIZER_STEP, PREDICTING, PREPARING, WRITING, Doing
+
+# Torch has a class of its own only for the errors of a GPU's allocator.
+LACKS = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED|bad_alloc", re.IGNORECASE)
+AMOUNT = re.compile(r"(?:tried|unable) to allocate ([\d.,]+) ?(\w+)", re.IGNORECASE)
+ON_GPU = re.compile(r"\b(CUDA|HIP|GPU|CUBLAS|CUDNN)", re.IGNORECASE)
+UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
+
+
+class OutOfMemoryError(MemoryError):
+    """Memory ran out in one process or several, and every process of the run raises this at the same place."""
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Return whether an error says that there was no memory: of the host, of a GPU, or pinned."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(LACKS.search(str(error))))
+
+
+def lack_of(error: BaseException) -> str:
+    """Return in words what was lacking, and how much of it was asked for if the error says so."""
+    text = str(error)
+    kind = "the GPU's memory" if ON_GPU.search(text) else "the host's memory"
+    amount = AMOUNT.search(text)
+    if amount is None:
+        return f"{kind} ran out"
+    number, unit = amount.groups()
+    if unit == "bytes":
+        unit, scale = next((entry for entry in UNITS if float(number) >= entry[1]), UNITS[-1])
+        number = f"{float(number) / scale:,.1f}"
+    return f"{kind} ran out when {number} {unit} more were asked for"
+
+
+def told(lack: str, doing: Doing, config: Config, spreads: bool, newest: str | None) -> str:
+    """Return what the user is told.
+
+    Args:
+        lack: what `lack_of` says.
+        doing: what the process was doing.
+        config: the run.
+        spreads: whether the launch file spreads the model over processes already.
+        newest: the name of the newest checkpoint.
+    """
+    after = f" after step {doing.place[0]:,}" if doing.step is None and doing.place[0] else ""
+    step = f" of step {doing.step:,}" if doing.step is not None else after
+    on = f", with {described(doing.batch)}" if doing.batch is not None else ""
+    goes_on = f"goes on from {newest}" if newest else "begins again from the start"
+    here, anew = ", or ".join(remedies(doing, config, spreads)), ", or ".join(others(doing, config))
+    return f"{lack}; the process was {doing.what}{step}{on}. Give {here}: the same command with that {goes_on}" + (
+        f". Or, in a new --output, give {anew}" if anew else ""
+    )
+
+
+def described(micro: Any) -> str:
+    """Return how many samples a micro-batch has, and how large the largest of its tensors is."""
+    count, sizes = len(micro.ids), {name: tuple(tensor.shape) for name, tensor in micro.batch.items()}
+    largest = max(sizes, key=lambda name: prod(sizes[name]), default="")
+    shape = f" ({largest}: {' x '.join(f'{size:,}' for size in sizes[largest])})" if largest else ""
+    return f"{count:,} sample{'s' if count > 1 else ''} at once{shape}"
+
+
+def remedies(doing: Doing, config: Config, spreads: bool) -> Iterator[str]:
+    """Yield what can be given against it that changes no number, so that the run goes on with it."""
+    evaluates = doing.step is None
+    if doing.batch is not None and len(doing.batch.ids) > 1:
+        yield f"--batch.{'eval' if evaluates else 'micro'} {len(doing.batch.ids) // 2} or less (it changes no number)"
+    keeps_all = getattr(getattr(config, "model", None), "checkpoint_activations", None) is False
+    if doing.batch is not None and not evaluates and keeps_all:
+        yield "--model.checkpoint_activations true"
+    if doing.batch is None and doing.what not in (PREPARING, OPTIMIZER_STEP, WRITING):
+        yield "the machine more memory, or start fewer processes on it"
+    elif spreads:
+        yield "a launch with more processes (docs/parallelism.md)"
+    else:
+        yield "a launch file that spreads the model over several GPUs or processes (docs/parallelism.md)"
+
+
+def others(doing: Doing, config: Config) -> Iterator[str]:
+    """Yield what else can be given: it makes another run."""
+    model: Any = getattr(config, "model", None)
+    if doing.what in (PREPARING, OPTIMIZER_STEP) and hasattr(model, "lora") and model.name is not None:
+        yield "--model.lora.rank 16, which trains adapters alone"
+    sections = {"generate": ("tokens", "max_length", "beams")} if doing.what == PREDICTING else {}
+    if doing.batch is not None and len(doing.batch.ids) == 1:
+        sections["data"] = ("max_length", "max_target_length", "block")
+    for section, names in sections.items():
+        settings = getattr(config, section, None)
+        yield from (f"a smaller {section}.{name}" for name in names if getattr(settings, name, None) is not None)

@@ -1,0 +1,117 @@
+"""What a model holds, by the names that its own code gives it, however it was wrapped or sharded since."""
+
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+
+from toolkit.distributed.shards import as_bytes as as_bytes
+from toolkit.errors import UserError
+
+WRAPPERS = {"_checkpoint_wrapped_module", "_orig_mod"}
+"""Parts of names that activation checkpointing and compilation put in."""
+
+HEADS = ("classifier", "qa_outputs", "score", "head", "fc")
+"""What heads are called."""
+
+
+def canonical(name: str) -> str:
+    """Return the name of a tensor without what wrappers put into it."""
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def parameter_names(model: torch.nn.Module) -> dict[torch.Tensor, str]:
+    """Return the name of every parameter; one that stands twice in a model has one name."""
+    rest(model)
+    return {parameter: canonical(name) for name, parameter in model.named_parameters()}
+
+
+def freeze(model: torch.nn.Module, names: Iterable[str]) -> None:
+    """Have these parameters not be trained."""
+    unwanted = set(names)
+    for parameter, name in parameter_names(model).items():
+        if name in unwanted:
+            parameter.requires_grad_(False)
+
+
+def is_of_head(model: Any, name: str) -> bool:
+    """Return whether a name in a model of Transformers is of its head: of what a task adds to the base model."""
+    base = getattr(model, model.base_model_prefix, None)
+    if isinstance(base, torch.nn.Module) and base is not model:
+        return not name.startswith(f"{model.base_model_prefix}.")
+    # CLIP, for one, classifies images by a part of its base model.
+    return name.partition(".")[0] in HEADS
+
+
+def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the parameters that are not trained, by every name that they have."""
+    rest(model)
+    named = model.named_parameters(remove_duplicate=False)
+    return {canonical(name): parameter for name, parameter in named if not parameter.requires_grad}
+
+
+def named_state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield all parameters and persistent buffers, and what else the state of a model holds, by every name."""
+    rest(model)
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        yield canonical(name), tensor
+
+
+def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return trainable parameters and persistent buffers by name, each tensor once.
+
+    Frozen parameters follow from the configuration: a checkpoint holds only their digest (`digest_of_frozen`).
+
+    Raises:
+        UserError: the model keeps a state that is no tensor.
+    """
+    weights, seen = {}, set()
+    frozen = frozen_parameters(model)
+    for name, tensor in named_state(model):
+        # A quantised parameter keeps its scales under names that begin with its own.
+        parts = name.split(".")
+        if any(".".join(parts[:depth]) in frozen for depth in range(1, len(parts) + 1)):
+            continue
+        check_is_tensor(name, tensor)
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            weights[name] = tensor
+    return weights
+
+
+def digest_of_frozen(model: torch.nn.Module) -> str | None:
+    """Return a hash of the parameters that are not trained, or None if all are. About 1 s for 1 GB.
+
+    They have to lie whole in this process: it is asked for before a model is sharded.
+    """
+    frozen = frozen_parameters(model)
+    if not frozen:
+        return None
+    state = blake2b(digest_size=16)
+    for name, tensor in frozen.items():
+        state.update(name.encode())
+        content = as_bytes(tensor.detach().contiguous().cpu()).numpy()
+        state.update(memoryview(content))  # type: ignore[arg-type]  # an array is a buffer
+    return state.hexdigest()
+
+
+def check_is_tensor(name: str, value: object) -> None:
+    """Refuse what can't be written as a tensor.
+
+    Raises:
+        UserError: the value is no tensor.
+    """
+    if not isinstance(value, torch.Tensor):
+        raise UserError(
+            f"the model keeps a {type(value).__name__} under {name} (get_extra_state), which a checkpoint can't hold; "
+            "make it a tensor"
+        )
+
+
+def rest(model: torch.nn.Module) -> None:
+    """Have a sharded model hold its shards: after a forward pass without a backward one, some layers are still whole."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()

@@ -1,0 +1,211 @@
+"""What a run says to the person who started it. Only the main process speaks."""
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Mapping
+from time import monotonic
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from toolkit.output import pipes
+from toolkit.output.ledger import LedgerRow
+
+SECONDS_BETWEEN_LINES = 5.0
+# Over so many steps the loss that is shown is averaged.
+RECENT_STEPS = 50
+METRICS_ON_A_LINE = 4
+
+
+class PatientConsole(Console):
+    """A console that goes on where nobody reads any more; rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Go quiet."""
+        self.quiet = True
+        pipes.go_quiet(sys.stdout)
+
+
+class Voice:
+    """Speaks in the main process and is silent in the others; a live bar on a terminal, plain lines in a file."""
+
+    def __init__(self, is_main: bool) -> None:
+        self.is_main = is_main
+        # A notebook is no terminal: rich would make an output of its own of every line, and of every state of the bar.
+        self.console = PatientConsole(
+            file=sys.stdout, soft_wrap=True, highlight=False, force_jupyter=False, force_terminal=sys.stdout.isatty()
+        )
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether somebody watches."""
+        return self.is_main and self.console.is_terminal
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        if self.is_main:
+            self.console.print(text, markup=False)
+            pipes.flush()
+
+    def facts(self, title: str, facts: Mapping[str, str]) -> None:
+        """Print a title and, below it, names with their texts in two columns."""
+        if not self.is_main:
+            return
+        width = max(map(len, facts), default=0)
+        self.say(title)
+        for name, text in facts.items():
+            self.say(f"  {name:<{width}}  {text}")
+
+    def table(self, title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+        """Print a small table: the first column to the left, figures to the right."""
+        if not self.is_main:
+            return
+        names = list(columns)
+        table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        for number, name in enumerate(names):
+            table.add_column(name, justify="left" if number == 0 else "right")
+        for row in rows:
+            table.add_row(*row)
+        self.console.print(table, soft_wrap=False)
+        pipes.flush()
+
+
+class Display:
+    """The progress of a run: a bar that moves on a terminal, a line every few seconds elsewhere."""
+
+    def __init__(
+        self, voice: Voice, total_steps: int = 0, done: int = 0, *, every: int | None = None, best: str = ""
+    ) -> None:
+        """Show a training, or, without steps, an evaluation alone.
+
+        Args:
+            voice: what speaks.
+            total_steps: the steps of the run.
+            done: the steps that were done before this start.
+            every: print a line after every so many steps.
+            best: a metric that is to stand on the line of an evaluation.
+        """
+        self.voice = voice
+        self.total_steps = total_steps
+        self.done = done
+        self.every = every
+        self.best = best
+        self.elapsed = 0.0
+        self.steps = 0
+        self.rate = 0.0
+        self.recent: deque[tuple[float, int]] = deque(maxlen=RECENT_STEPS)
+        """The last losses, with the units that each is the mean of."""
+        self.line_at = monotonic()
+        self.bar: Progress | None = None
+        self.evaluating: TaskID | None = None
+
+    def __enter__(self) -> "Display":
+        self.line_at = monotonic()
+        if self.voice.is_terminal:
+            self.bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[said]}"),
+                console=self.voice.console,
+                expand=True,
+            )
+            self.bar.start()
+            if self.total_steps:
+                self.training = self.bar.add_task("training", total=self.total_steps, completed=self.done, said="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def step(self, row: LedgerRow) -> None:
+        """Show a step."""
+        self.elapsed += row.seconds
+        self.steps += 1
+        # Half of the rate's weight is in the last 14 steps or so: it settles soon and still follows a change.
+        latest = row.samples / max(row.seconds, 1e-9)
+        self.rate = latest if self.steps <= 2 else 0.95 * self.rate + 0.05 * latest
+        if row.skipped:
+            why = "it has no unit to learn from" if row.units == 0 else "its gradient is not finite"
+            self.voice.say(f"step {row.step}: the weights were left alone, {why}")
+        elif row.loss is not None:
+            self.recent.append((row.loss, row.units))
+        rate = f"{self.rate:,.0f} samples/s"
+        if self.bar is not None:
+            self.bar.update(self.training, completed=row.step, said=f"{self.mean_loss()}  {rate}")
+        if self.is_line_due(row):
+            left = clock((self.total_steps - row.step) * self.elapsed / self.steps)
+            self.line(
+                f"step {row.step}/{self.total_steps}  epoch {row.epoch:.2f}  {self.mean_loss()}  "
+                f"lr {row.learning_rate:.2e}  {rate}  {left} left"
+                + (f"  | evaluation: {few(row.evaluation, self.best)}" if row.evaluation else "")
+            )
+
+    def mean_loss(self) -> str:
+        """Return the mean over the units of the last steps, in words: one step, least a small last one, says little."""
+        if not self.recent:
+            return "loss -"
+        count, units = len(self.recent), sum(units for _, units in self.recent)
+        mean = sum(loss * units for loss, units in self.recent) / units
+        return f"loss {mean:.4f} over {count} step{'s' if count > 1 else ''}"
+
+    def is_line_due(self, row: LedgerRow) -> bool:
+        """Return whether a line is to be printed after a step."""
+        if row.evaluation:
+            return True
+        if self.every is not None:
+            return row.step % self.every == 0
+        return self.bar is None and self.has_been_silent
+
+    @property
+    def has_been_silent(self) -> bool:
+        """Whether the last line is some seconds ago."""
+        return monotonic() - self.line_at >= SECONDS_BETWEEN_LINES
+
+    def line(self, text: str) -> None:
+        """Print a line."""
+        self.line_at = monotonic()
+        self.voice.say(text)
+
+    def evaluated(self, batches: int, total: int) -> None:
+        """Show that so many batches of an evaluation are done."""
+        if self.bar is None:
+            if batches < total and self.has_been_silent:
+                self.line(f"evaluating: batch {batches:,} of {total:,}")
+            return
+        if self.evaluating is None:
+            self.evaluating = self.bar.add_task("evaluating", total=total, said="")
+        self.bar.update(self.evaluating, completed=batches)
+        if batches == total:
+            self.bar.remove_task(self.evaluating)
+            self.evaluating = None
+
+
+def few(metrics: Mapping[str, float], best: str = "") -> str:
+    """Return the first metrics, and the one that decides the best, for one line; the table at the end has all."""
+    shown = list(dict.fromkeys([*list(metrics)[:METRICS_ON_A_LINE], *([best] if best in metrics else [])]))
+    more = f"  and {len(metrics) - len(shown)} more" if len(metrics) > len(shown) else ""
+    return figures({name: metrics[name] for name in shown}) + more
+
+
+def figures(metrics: Mapping[str, float]) -> str:
+    """Return metrics on one line."""
+    return "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+
+
+def amount(value: float) -> str:
+    """Return a number with three digits, and with all that it has before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as 1:02:03 or 2:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

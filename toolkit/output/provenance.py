@@ -1,0 +1,110 @@
+"""What a start of a run was made with: package versions, source code and kind of machine; and what has changed since."""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import toolkit
+from toolkit.config.schema import Config
+
+PACKAGES = ("finetune-toolkit", "torch", "accelerate", "transformers", "datasets", "evaluate", "numpy")
+DIGITS = 12
+"""Of a digest of source code: enough to tell two versions of a file apart."""
+
+
+def provenance(config: Config) -> dict[str, Any]:
+    """Return what this start is made with, in a form that JSON can hold."""
+    own = sha256(json.dumps(toolkit_source()).encode()).hexdigest()[:DIGITS]
+    return {
+        "versions": versions(),
+        "source": {"toolkit": own, **recipe_source(config)},
+        "machine": machine(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that a run's numbers depend on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def toolkit_source() -> dict[str, str]:
+    """Return the digest of every file of the toolkit, by its path in the package."""
+    package = Path(toolkit.__file__).parent
+    return {str(path.relative_to(package)): digest_of_source(path) for path in sorted(package.rglob("*.py"))}
+
+
+def recipe_source(config: Config) -> dict[str, str]:
+    """Return the digest of the recipe's file and of the modules that it has imported from its own folder, by file name."""
+    recipe = getattr(sys.modules.get(type(config).__module__), "__file__", None)
+    if recipe is None or not Path(recipe).is_file():
+        return {}  # defined in a notebook
+    folder = Path(recipe).resolve().parent
+    if folder == Path(toolkit.__file__).resolve().parent:
+        return {}
+    files = {Path(recipe).resolve()}
+    # To resolve a path takes many questions to the system, and thousands of modules are loaded from elsewhere.
+    names = set(os.listdir(folder))  # noqa: PTH208 (the names alone)
+    for module in tuple(sys.modules.values()):
+        given = getattr(module, "__file__", None) or ""
+        if os.path.basename(given) not in names:  # noqa: PTH119 (a path of its own for each would cost as much)
+            continue
+        path = Path(given).resolve()
+        # Some modules are made in memory and only pretend to have a file.
+        if path.suffix == ".py" and path.parent == folder and path.is_file():
+            files.add(path)
+    return {path.name: digest_of_source(path) for path in sorted(files)}
+
+
+def digest_of_source(path: Path) -> str:
+    """Return a short digest of a file of source code."""
+    return sha256(path.read_bytes()).hexdigest()[:DIGITS]
+
+
+def machine() -> str:
+    """Return the kind of machine: what decides how its arithmetic rounds."""
+    import torch
+
+    kind = f"{platform.machine()} ({torch.backends.cpu.get_cpu_capability()})"
+    if torch.cuda.is_available():
+        kind += f", {torch.cuda.get_device_name()}"
+    return kind
+
+
+def changes(starts: Sequence[Mapping[str, Any]], now: Mapping[str, Any]) -> list[str]:
+    """Return what is otherwise now than in any of these earlier starts of the run, a sentence for each that differs.
+
+    A start that was written down before these facts were is compared as far as it has them.
+    """
+    found: dict[tuple[str, ...], int] = {}
+    for start in starts:
+        differing = tuple(differences(start, now))
+        if differing and differing not in found:
+            found[differing] = start.get("first_step", 1)
+    return [f"since step {first:,}: {', '.join(differing)}" for differing, first in found.items()]
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what differs between two starts, in words."""
+    then = before.get("versions") or now["versions"]
+    for name in dict.fromkeys([*then, *now["versions"]]):
+        known, found = (versions.get(name, "not installed") for versions in (then, now["versions"]))
+        if known != found:
+            yield f"{name} was {known} and is now {found}"
+    # Of modules beside the recipe one or the other may not have been imported yet: to import another takes a change in one.
+    for name, digest in before.get("source", {}).items():
+        if now["source"].get(name, digest) != digest:
+            yield f"the code of {'the toolkit' if name == 'toolkit' else name} has changed"
+    if before.get("machine", now["machine"]) != now["machine"]:
+        yield f"the machine was {before['machine']} and is now {now['machine']}"

@@ -1,0 +1,1 @@
+"""One folder for each task, by the field's name for it; none imports another."""

@@ -1,0 +1,259 @@
+"""Rows of a table as conversations: the layouts in which they come, and what can be wrong with one."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from toolkit.data.cache import digest_of
+from toolkit.data.columns import find_column
+from toolkit.data.labels import Array
+from toolkit.data.texts import listed, row_numbers
+from toolkit.data.tokenized import ROWS_AT_ONCE
+from toolkit.errors import UserError
+
+MESSAGES_NAMES = (("messages",), ("conversations", "conversation"), ("dialog", "dialogue", "chat", "turns"))
+PROMPT_NAMES = (("prompt",), ("instruction", "instructions"), ("question", "query"), ("input", "user"))
+COMPLETION_NAMES = (("completion",), ("output", "response", "answer", "reply", "assistant"), ("target",))
+CONTEXT_NAMES = (("input", "context"),)
+SYSTEM_NAMES = (("system", "system_prompt"),)
+ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "human": "user",
+    "prompter": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+    "chatbot": "assistant",
+}
+"""What roles are called in data, and what that is in a chat template."""
+
+Message = dict[str, str]
+Conversation = list[Message]
+
+
+class Unusable(Exception):  # noqa: N818 - a row that says why it can't be used; a message to the user is made of it
+    """Why a row is no conversation: what follows "3 rows (numbers 1, 2, 3)"."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns hold a conversation: one with all messages, or a prompt and its completion."""
+
+    messages: str | None = None
+    prompt: str | None = None
+    completion: str | None = None
+    context: str | None = None
+    """What the prompt is about, and may be empty: the `input` of instruction data."""
+    system: str | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        return [name for name in (self.messages, self.system, self.prompt, self.context, self.completion) if name]
+
+    @property
+    def description(self) -> str:
+        """The columns and what they hold, for the plan."""
+        named = {
+            "system message": self.system,
+            "messages": self.messages,
+            "prompt": self.prompt,
+            "context": self.context,
+            "reply": self.completion,
+        }
+        return ", ".join(f"{what} {name!r}" for what, name in named.items() if name)
+
+    def conversation(self, row: Mapping[str, Any]) -> Conversation:
+        """Return the messages of a row, with roles system, user and assistant.
+
+        Raises:
+            Unusable: it is none that a model could be trained on.
+        """
+        messages = messages_of(row[self.messages]) if self.messages else self.pair(row)
+        if self.system and not is_blank(row[self.system]):
+            messages = [message("system", row[self.system]), *messages]
+        check_order(messages)
+        return messages
+
+    def pair(self, row: Mapping[str, Any]) -> Conversation:
+        """Return the messages of a prompt and its completion, which may be lists of messages themselves."""
+        assert self.prompt is not None
+        assert self.completion is not None
+        prompt, completion = row[self.prompt], row[self.completion]
+        if self.context and not is_blank(row[self.context]):
+            prompt = f"{prompt}\n\n{row[self.context]}"
+        asked = messages_of(prompt) if isinstance(prompt, list) else [message("user", prompt)]
+        given = messages_of(completion) if isinstance(completion, list) else [message("assistant", completion)]
+        return asked + given
+
+
+def find_layout(existing: Sequence[str], given: Layout) -> Layout:
+    """Return the columns to use: those given, and for the others the usual names.
+
+    Raises:
+        UserError: a given column does not exist, or none has a usual name.
+    """
+    if given.messages is not None and (given.prompt or given.completion or given.context):
+        raise UserError(
+            f"data.messages is {given.messages!r}, a column with whole conversations, and data.prompt, data.completion or "
+            "data.context is given too; give one or the other"
+        )
+    system = optional(existing, "system", given.system, SYSTEM_NAMES)
+    whole = given.messages is None and not given.prompt and not given.completion
+    messages = optional(existing, "messages", given.messages, MESSAGES_NAMES) if whole or given.messages else None
+    if messages is not None:
+        return Layout(messages=messages, system=system)
+    problems: list[str] = []
+    found: dict[str, str] = {}
+    for flag, value, tiers, what in (
+        ("prompt", given.prompt, PROMPT_NAMES, "what the user says (or, by data.messages, whole conversations)"),
+        ("completion", given.completion, COMPLETION_NAMES, "what the assistant is to say"),
+    ):
+        try:
+            found[flag] = find_column(existing, flag, value, tiers, what)
+        except UserError as error:
+            problems += error.problems
+    if problems:
+        raise UserError(*problems)
+    if found["prompt"] == found["completion"]:
+        raise UserError(f"data.prompt and data.completion are both {found['prompt']!r}; give two columns")
+    rest = [name for name in existing if name not in found.values()]
+    # "input" goes with "instruction" and is a prompt of its own without it; a "context" column alone may hold anything.
+    usual = CONTEXT_NAMES if found["prompt"].lower() in PROMPT_NAMES[1] else ()
+    return Layout(None, found["prompt"], found["completion"], optional(rest, "context", given.context, usual), system)
+
+
+def optional(existing: Sequence[str], flag: str, given: str | None, tiers: Sequence[Sequence[str]]) -> str | None:
+    """Return a column that there may be: the given one, which must exist, or one with a usual name, or None."""
+    if given is None and not any(name.strip().lower() in tier for name in existing for tier in tiers):
+        return None
+    return find_column(existing, flag, given, tiers, "it")
+
+
+def messages_of(value: Any) -> Conversation:
+    """Return a list of {role, content}, or of {from, value}, as messages."""
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        raise Unusable("without a list of messages, each with a role and a content")
+    if any(entry.get("tool_calls") or entry.get("function_call") for entry in value):
+        raise Unusable("with calls of tools, which are not read")
+    return [
+        message(
+            entry.get("role") if entry.get("role") is not None else entry.get("from"),
+            entry.get("content") if entry.get("content") is not None else entry.get("value"),
+        )
+        for entry in value
+    ]
+
+
+def message(role: Any, content: Any) -> Message:
+    """Return one message; a content in parts is joined where all of them are text."""
+    known = ROLES.get(str(role).strip().lower())
+    if known is None:
+        raise Unusable(f"with the role {role!r}; known are {', '.join(ROLES)}")
+    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+        content = "".join(str(part.get("text") or part.get("value") or "") for part in content)
+    if content is None or (isinstance(content, str) and not content.strip()):
+        raise Unusable(f"where a message of the {known} is empty")
+    if not isinstance(content, str):
+        raise Unusable(f"where a message of the {known} is no text but of type {type(content).__name__}")
+    return {"role": known, "content": content}
+
+
+def check_order(messages: Conversation) -> None:
+    """Refuse a conversation that is not user and assistant in turn, ending with the assistant; the system may begin.
+
+    Raises:
+        Unusable: it is not.
+    """
+    roles = [entry["role"] for entry in messages]
+    turns = roles[1:] if roles[:1] == ["system"] else roles
+    if "assistant" not in turns:
+        raise Unusable("without a turn of the assistant, so that there is nothing to learn")
+    if "system" in turns:
+        raise Unusable("where a system message is not the first one")
+    if turns[0] != "user":
+        raise Unusable("that the assistant begins, before any user")
+    twice = next((role for role, following in pairwise(turns) if role == following), None)
+    if twice is not None:
+        raise Unusable(f"with two turns of the {twice} in a row")
+    if turns[-1] != "assistant":
+        raise Unusable("that end with the user, so that their last turn has no reply")
+
+
+def is_blank(value: Any) -> bool:
+    """Return whether an optional column says nothing."""
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that are conversations, for training or for evaluation."""
+
+    name: str
+    table: Any
+    """A `datasets.Dataset` of the layout's columns."""
+    layout: Layout
+    numbers: Array
+    """The number that each row had in the data, counted from 0."""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def batches(self) -> Iterator[list[Conversation]]:
+        """Yield all conversations, a thousand at a time."""
+        for rows in raw_rows(self.table):
+            yield [self.layout.conversation(row) for row in rows]
+
+    def texts(self) -> Iterator[str]:
+        """Yield what is said in all messages, to train a tokenizer on."""
+        for batch in self.batches():
+            for conversation in batch:
+                yield from (entry["content"] for entry in conversation)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all messages; about 5 s for a million."""
+        state = blake2b(digest_size=16)
+        for batch in self.batches():
+            state.update(json.dumps(batch).encode())
+        return digest_of(len(self), state.hexdigest())
+
+    def take(self, rows: Array, name: str | None = None) -> "Rows":
+        """Return these rows, in this order."""
+        return Rows(name or self.name, self.table.select(rows), self.layout, self.numbers[rows])
+
+
+def raw_rows(table: Any) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of a `datasets.Dataset`, a thousand at a time."""
+    for batch in table.with_format("arrow").iter(ROWS_AT_ONCE):
+        yield batch.to_pylist()
+
+
+def check_rows(name: str, table: Any, layout: Layout) -> tuple[Rows, list[str]]:
+    """Return the rows that are conversations, and what is wrong with the others, a sentence for each kind."""
+    missing = [column for column in layout.columns if column not in table.column_names]
+    if missing:
+        raise UserError(f"{name}: there is no column {listed(missing)}, which the training data has")
+    table = table.select_columns(layout.columns)
+    wrong: dict[str, list[int]] = {}
+    row = 0
+    for batch in raw_rows(table):
+        for entry in batch:
+            try:
+                layout.conversation(entry)
+            except Unusable as problem:
+                wrong.setdefault(str(problem), []).append(row)
+            row += 1
+    bad = np.array(sorted(number for numbers in wrong.values() for number in numbers), dtype=np.int64)
+    numbers = np.setdiff1d(np.arange(row, dtype=np.int64), bad, assume_unique=True)
+    rows = Rows(name, table.select(numbers) if len(bad) else table, layout, numbers)
+    return rows, [f"{name}: {row_numbers(np.array(found))} {problem}" for problem, found in wrong.items()]

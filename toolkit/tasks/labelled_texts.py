@@ -1,0 +1,141 @@
+"""Texts with labels: where they come from, which columns they are in, and every way in which they can be wrong."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from toolkit.config.schema import at_least, locates
+from toolkit.data.columns import Columns, find_columns
+from toolkit.data.config import DataConfig, embedded_splits
+from toolkit.data.label_reading import comma_number, is_text, kind_of
+from toolkit.data.labelled_rows import (
+    CheckedRows,
+    check_columns,
+    check_rows,
+    hold_out,
+    label_names,
+    labels_line,
+    number_labels,
+)
+from toolkit.data.labels import Kind
+from toolkit.data.texts import Texts
+from toolkit.data.tokenized import TokenizedTexts, pad_texts
+from toolkit.errors import UserError
+from toolkit.sample_data.docstrings import docstrings
+
+if TYPE_CHECKING:
+    from toolkit.data.sources import Splits
+
+__all__ = ["LabelledTexts", "Texts", "TokenizedTexts", "pad_texts"]
+
+CORPUS_LENGTH = 128
+"""Tokens that texts of the embedded corpus are cut to: few are longer, and those would take much of the time."""
+
+
+@dataclass(frozen=True)
+class LabelledTexts(DataConfig):
+    """The `data` section of a recipe that puts texts into classes, or gives them a number."""
+
+    text: str | None = locates(None)
+    """The column with the text; null finds it by its name."""
+    text_pair: str | None = locates(None)
+    """The column with the second text, where each sample is a pair; null finds it by its name, or there is none."""
+    label: str | None = locates(None)
+    """The column with the label; null finds it by its name."""
+    kind: Literal["auto", "single", "multi", "regression"] = "auto"
+    """One label for each text, several (multi), or a number (regression); auto decides by the labels."""
+    separator: str | None = None
+    """The sign between several labels in one text, such as ";"."""
+    max_length: int | None = None
+    """Cut longer texts to so many tokens; null takes them whole and refuses those that the model cannot take (the embedded
+    corpus is cut to 128)."""
+    drop_invalid: bool = False
+    """Leave out rows without text or label instead of refusing them; the plan counts them."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        yield from super().problems()
+        if self.max_length is not None:
+            yield from at_least(1, "data.max_length", self.max_length)
+        if self.separator is not None and not self.separator:
+            yield "data.separator is an empty text; give the sign between two labels, or leave it out"
+        if self.separator and self.kind in ("single", "regression"):
+            yield (
+                f"data.separator is {self.separator!r} and data.kind is {self.kind}; a separator makes several "
+                "labels of one (data.kind multi): leave one of the two out"
+            )
+
+    @property
+    def longest(self) -> int | None:
+        """What longer texts are cut to, in tokens; None where nothing is cut."""
+        return CORPUS_LENGTH if self.max_length is None and self.embedded else self.max_length
+
+    def read(self, known_labels: Sequence[str] | None = None) -> Texts:
+        """Read the data, check it, and number its labels.
+
+        `known_labels` are those of a saved model, in the order of their ids; null or none numbers what is found: in the
+        order that the data brings, or sorted. Raises UserError with everything that is wrong.
+        """
+        read = self.tables(
+            lambda: embedded_splits(
+                "docstrings of this Python's standard library; the label is the package", docstrings()
+            )
+        )
+        return self.checked(read, self.longest, known_labels)
+
+    def checked(self, read: "Splits", longest: int | None, known_labels: Sequence[str] | None = None) -> Texts:
+        """Do the same with tables that were read already; longer texts are cut to `longest` tokens, None cuts nothing."""
+        train, evaluate = read.train, read.evaluate
+        columns = find_columns(
+            train.column_names,
+            [name for name in train.column_names if is_text(train.data.schema.field(name).type)],
+            self.text,
+            self.text_pair,
+            self.label,
+        )
+        check_columns(train, evaluate, columns.texts, [columns.label])
+        tables = {"training data": train} | ({} if evaluate is None else {"evaluation data": evaluate})
+        kind = self._kind(tables, columns.label)
+        parts: list[CheckedRows] = []
+        for name, table in tables.items():
+            like = parts[0].split.labels if parts else None
+            parts.append(check_rows(name, table, columns, kind, self.separator, like))
+        problems = [problem for part in parts for problem in part.problems]
+        if problems and not self.drop_invalid:
+            raise UserError(*problems)
+        splits = [part.split for part in parts]
+        if nothing := [split.name for split in splits if not len(split)]:
+            raise UserError(*(f"{name}: there is no row with a text and a label" for name in nothing))
+
+        names = label_names(kind, splits, known_labels)
+        splits = number_labels(kind, splits, names, known=bool(known_labels))
+        facts = {"data": read.origin, "columns": _columns_line(columns)}
+        if problems:
+            counts = " and ".join(f"{part.dropped:,} of the {part.split.name}" for part in parts)
+            facts["dropped"] = f"rows without a valid text or label: {counts}"
+        if len(splits) == 1:
+            splits, facts["held out"] = hold_out(splits[0], self.held_out, "rows")
+        facts["texts"] = f"{len(splits[0]):,} to train on, {len(splits[1]):,} to evaluate on"
+        facts["labels"] = labels_line(splits[0].labels, "rows")
+        if kind == "regression" and any(comma_number(table, columns.label) for table in tables.values()):
+            facts["labels"] += "; read with decimal commas"
+        return Texts(kind, names, columns, splits[0], splits[1], longest, facts, read.files)
+
+    def _kind(self, tables: Mapping[str, Any], label: str) -> Kind:
+        asked: str = self.kind
+        for name, table in tables.items():
+            kind, problem = kind_of(table, label, asked, self.separator)
+            if kind is None:
+                raise UserError(f"{name}: {problem}")
+            if (asked, kind) == ("auto", "single") and (number := comma_number(table, label)):
+                raise UserError(
+                    f"{name}: the label column {label!r} holds numbers with a comma, such as {number!r}, which may be "
+                    "decimal numbers, classes, or several labels in one; say which with --data.kind regression, "
+                    "--data.kind single or --data.separator ,"
+                )
+            asked = kind
+        return cast(Kind, asked)
+
+
+def _columns_line(columns: Columns) -> str:
+    return f"text {' and '.join(map(repr, columns.texts))}, label {columns.label!r}"

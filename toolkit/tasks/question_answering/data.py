@@ -1,0 +1,262 @@
+"""Questions with answers to extract from a context: where they come from, and what they become before training."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toolkit.config.schema import at_least, locates
+from toolkit.data.config import DataConfig, embedded_splits, split_rows
+from toolkit.data.labels import Array
+from toolkit.errors import UserError
+from toolkit.sample_data.questions import questions_on_source
+from toolkit.tasks.question_answering.checks import Checked, QuestionSet, check_questions
+from toolkit.tasks.question_answering.layouts import QuestionColumns, raw_questions
+from toolkit.tasks.question_answering.windows import QuestionWindows, WindowSize, question_windows
+
+__all__ = ["QuestionData", "QuestionWindows", "Questions"]
+
+USUAL_LENGTH = 384
+"""Tokens of a window where data.max_length says nothing."""
+
+
+@dataclass(frozen=True)
+class QuestionData(DataConfig):
+    """The `data` section of a recipe that extracts answers from contexts."""
+
+    question: str | None = locates(None)
+    """The column with the question; null finds it by its name, or the data has the layout of SQuAD."""
+    context: str | None = locates(None)
+    """The column with the text that holds the answer; null finds it by its name."""
+    answers: str | None = locates(None)
+    """The column with the answers: a text, a list of texts, or texts with their starts; null finds it by its name."""
+    answer_start: str | None = locates(None)
+    """The column with the character at which the answer starts, counted from 0; null finds it by its name, or there is none."""
+    title: str | None = locates(None)
+    """The column with the article that a context belongs to, by which questions are held out; null finds it by its name."""
+    max_length: int | None = None
+    """Tokens of a window, the question and special tokens included; null means 384, or fewer if the model takes fewer."""
+    stride: int | None = None
+    """Tokens of the context that a window shares with the one before; null means a third of the window."""
+    longest_answer: int = 30
+    """Tokens of the longest answer that is given."""
+    no_answer_margin: float = 0.0
+    """Give no answer only if it is more likely than the best one by this much (natural logarithm); where the data has such questions."""
+    mend_answers: bool = False
+    """Move an answer that does not stand at its answer_start to the nearest place where it does; the plan counts them."""
+    drop_invalid: bool = False
+    """Leave out questions with something wrong about them instead of refusing them; the plan counts them."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        yield from super().problems()
+        yield from at_least(1, "data.longest_answer", self.longest_answer)
+        if self.max_length is not None:
+            yield from at_least(8, "data.max_length", self.max_length)
+        if self.stride is not None:
+            yield from at_least(0, "data.stride", self.stride)
+            if self.max_length is not None and self.stride >= self.max_length:
+                yield (
+                    f"data.stride is {self.stride} and data.max_length {self.max_length}; windows that share all their tokens "
+                    "get nowhere: give a smaller stride, such as a third of the window"
+                )
+
+    def read(self) -> "Questions":
+        """Read the data and check it.
+
+        Raises:
+            UserError: everything that is wrong with it.
+        """
+        read = self.tables(
+            lambda: embedded_splits(
+                "questions on functions of this Python's standard library, each answered by a piece of the source",
+                questions_on_source(),
+            )
+        )
+        tables = {"training data": read.train} | ({} if read.evaluate is None else {"evaluation data": read.evaluate})
+        given = QuestionColumns(self.question, self.context, self.answers, self.answer_start, self.title)
+        checked: list[Checked] = []
+        lines: dict[str, None] = {}
+        for name, table in tables.items():
+            try:
+                found, line = raw_questions(table, given)
+            except UserError as error:
+                raise UserError(*(f"{name}: {problem}" for problem in error.problems)) from None
+            lines[line] = None
+            checked.append(check_questions(name, found, self.mend_answers))
+        problems = [problem for part in checked for problem in part.problems]
+        if problems and not self.drop_invalid:
+            raise UserError(*problems)
+        sets = [part.questions for part in checked]
+        if nothing := [part.name for part in sets if not len(part)]:
+            raise UserError(*(f"{name}: there is no question that can be used" for name in nothing), *problems)
+        facts = {"data": read.origin, "columns": "; ".join(lines)} | _repairs(checked)
+        if len(sets) == 1:
+            sets, facts["held out"] = hold_out(sets[0], self.held_out)
+        train, evaluate = sets
+        facts["questions"] = f"{_counted(train)} to train on; {_counted(evaluate)} to evaluate on"
+        if both := len(set(train.contexts) & set(evaluate.contexts)):
+            facts["seen contexts"] = f"{both:,} of the contexts to evaluate on are in the training data too"
+        return Questions(train, evaluate, self, facts, read.files)
+
+    def window(self, tokenizer: Any) -> WindowSize:
+        """Return how contexts are cut into windows.
+
+        Raises:
+            UserError: the model takes less than data.max_length, or the stride is not below it.
+        """
+        limit = int(tokenizer.model_max_length) if tokenizer.model_max_length < 10**9 else None
+        if self.max_length is not None and limit is not None and self.max_length > limit:
+            raise UserError(
+                f"data.max_length is {self.max_length}, but the model takes at most {limit} tokens; give {limit} or less"
+            )
+        length = self.max_length or min(USUAL_LENGTH, limit or USUAL_LENGTH)
+        stride = length // 3 if self.stride is None else self.stride
+        if stride >= length:
+            raise UserError(
+                f"data.stride is {stride}, but a window has only {length} tokens; give a smaller data.stride"
+            )
+        return WindowSize(length, stride)
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Training and evaluation questions."""
+
+    train: QuestionSet
+    evaluate: QuestionSet
+    data: QuestionData
+    facts: dict[str, str]
+    """Lines for the plan; `windows` adds one on the lengths."""
+    files: tuple[Path, ...] = ()
+    """The local files that were read."""
+
+    @property
+    def lacking(self) -> bool:
+        """Whether some questions have no answer: only then is "no answer" ever given."""
+        return any(not known for part in (self.train, self.evaluate) for known in part.answers)
+
+    @cached_property
+    def training_digest(self) -> str:
+        """A hash of the training data: the key under which a tokenizer that was trained on it can be kept."""
+        return self.train.digest
+
+    def training_texts(self) -> Iterator[str]:
+        """Yield contexts and questions, to train a tokenizer on."""
+        yield from self.train.contexts
+        yield from self.train.questions
+
+    def windows(self, tokenizer: Any) -> tuple[QuestionWindows, QuestionWindows]:
+        """Return the windows to train and to evaluate on.
+
+        Raises:
+            UserError: the tokenizer does not say which characters a token stands for, or a question fills the window.
+        """
+        size = self.data.window(tokenizer)
+        parts: list[QuestionWindows] = []
+        problems: list[str] = []
+        for questions in (self.train, self.evaluate):
+            try:
+                parts.append(question_windows(questions, tokenizer, size))
+            except UserError as error:
+                problems += error.problems
+        if problems:
+            raise UserError(*dict.fromkeys(problems))
+        train, evaluate = parts
+        longer = sum(part.windowed for part in parts)
+        self.facts["windows"] = (
+            f"{len(train):,} to train on, {len(evaluate):,} to evaluate on, of at most {size.length} tokens; {longer:,} of "
+            f"{len(self.train) + len(self.evaluate):,} questions have several, which share {size.stride} tokens of the context"
+        )
+        if unreachable := train.out_of_reach(self.data.longest_answer) + evaluate.out_of_reach(
+            self.data.longest_answer
+        ):
+            self.facts["long answers"] = (
+                f"{unreachable:,} questions have an answer that is longer than data.longest_answer, "
+                f"{self.data.longest_answer} tokens, or than what two windows share"
+            )
+        return train, evaluate
+
+    def guesses(self) -> list[str]:
+        """Return what can be answered to the evaluation questions without reading their contexts.
+
+        It is the most frequent answer to the same question in the training data, or the most frequent of all answers where
+        that question was not asked there; of equally frequent ones the first.
+        """
+        said: dict[str, Counter[str]] = {}
+        overall: Counter[str] = Counter()
+        for question, known in zip(self.train.questions, self.train.answers, strict=True):
+            answer = known[0] if known else ""
+            overall[answer] += 1
+            said.setdefault(question, Counter())[answer] += 1
+        most = {question: answers.most_common(1)[0][0] for question, answers in said.items()}
+        usual = overall.most_common(1)[0][0]
+        return [most.get(question, usual) for question in self.evaluate.questions]
+
+
+def hold_out(whole: QuestionSet, share: float) -> tuple[list[QuestionSet], str]:
+    """Return the questions that stay in training and those that are held out, and a line for the plan.
+
+    Whole articles are held out where the data names several, else whole contexts: no context stands on both sides.
+
+    Raises:
+        UserError: there is only one context.
+    """
+    group_of, groups = groups_of(whole)
+    kind = "articles"
+    if groups == 1:
+        group_of, groups, kind = whole.context_of, len(whole.contexts), "contexts"
+    if groups == 1:
+        raise UserError(
+            "there is no evaluation data, and all training questions have the same context, so that none can be held out; "
+            "give data.eval"
+        )
+    stay, held = split_rows(groups, share)
+    sides = [np.flatnonzero(np.isin(group_of, side)) for side in (stay, held)]
+    if all(title is None for title in whole.titles):
+        kind = "contexts"
+    parts = [whole.take(sides[0], whole.name), whole.take(sides[1], "held-out questions of the training data")]
+    return parts, f"{len(held):,} of {groups:,} {kind} with all their questions, the same for every seed"
+
+
+def groups_of(questions: QuestionSet) -> tuple[Array, int]:
+    """Return the group of each question, and how many there are: an article, with what shares a context with it."""
+    first: dict[str | int, int] = {}
+    leader = list(range(len(questions.titles)))
+
+    def leading(number: int) -> int:
+        while leader[number] != number:
+            leader[number] = leader[leader[number]]
+            number = leader[number]
+        return number
+
+    for number, (context, title) in enumerate(zip(questions.context_of.tolist(), questions.titles, strict=True)):
+        for key in (context, title):
+            if key is not None:
+                one, other = leading(first.setdefault(key, number)), leading(number)
+                leader[max(one, other)] = min(one, other)
+    _, group_of = np.unique([leading(number) for number in range(len(leader))], return_inverse=True)
+    return group_of, int(group_of.max()) + 1
+
+
+def _repairs(checked: list[Checked]) -> dict[str, str]:
+    """Return lines for the plan on what was not taken as it stood."""
+    counts = {
+        "dropped": (sum(part.dropped for part in checked), "questions with something wrong about them"),
+        "mended": (sum(part.mended for part in checked), "answers moved to the nearest place where their text stands"),
+        "guessed": (
+            sum(part.guessed for part in checked),
+            "answers without a start whose text occurs several times; the first is taken",
+        ),
+    }
+    return {name: f"{count:,} {what}" for name, (count, what) in counts.items() if count}
+
+
+def _counted(questions: QuestionSet) -> str:
+    without = sum(not known for known in questions.answers)
+    lacking = f", {without:,} of them without an answer" if without else ""
+    return f"{len(questions):,} on {len(questions.contexts):,} contexts{lacking}"

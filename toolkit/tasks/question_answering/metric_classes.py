@@ -1,0 +1,39 @@
+"""Scores of extracted answers, as an `evaluate.Metric` that needs no network."""
+
+from typing import Any
+
+import datasets
+import evaluate
+import numpy as np
+
+from toolkit.metric_classes import OfflineMetric, Scores
+from toolkit.tasks.question_answering.rules import best_scores
+
+
+class AnswerScores(OfflineMetric):
+    """Share of exact answers, and F1 of their words, both the best over a question's references.
+
+    A prediction is a text, empty for "there is no answer"; a reference is a list of texts, empty where there is none. Where
+    some questions have no answer, the scores of the two kinds of questions are given besides.
+    """
+
+    def _info(self) -> evaluate.MetricInfo:
+        text = datasets.Value("string")
+        features = datasets.Features({"predictions": text, "references": datasets.Sequence(text)})
+        return evaluate.MetricInfo(
+            description=self.__doc__ or "", citation="", inputs_description="", features=features
+        )
+
+    def _compute(self, predictions: Any, references: Any) -> Scores:
+        answered = np.array([len(known) > 0 for known in references])
+        lacking = not answered.all()
+        pairs = zip(predictions, references, strict=True)
+        exact, f1 = np.array([best_scores(said, known, lacking) for said, known in pairs]).T
+        scores = {"exact_match": float(exact.mean()), "f1": float(f1.mean())}
+        if lacking:
+            # An empty answer is exact and whole, or neither: one number says both.
+            scores["no_answer_accuracy"] = float(exact[~answered].mean())
+            if answered.any():
+                scores["answered_exact_match"] = float(exact[answered].mean())
+                scores["answered_f1"] = float(f1[answered].mean())
+        return scores

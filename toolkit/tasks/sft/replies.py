@@ -1,0 +1,254 @@
+"""Replies of a chat model: batches of conversations, generation from their prompts, and what is compared of the replies."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from toolkit.config.schema import at_least
+from toolkit.data.labels import Array
+from toolkit.data.texts import row_numbers
+from toolkit.errors import UserError
+from toolkit.losses import NOT_COUNTED
+from toolkit.task import Batch, Finished
+from toolkit.tasks.sft.tokens import Prepared, TokenizedConversations
+
+
+@dataclass(frozen=True)
+class GenerateConfig:
+    """The `generate` section: how replies are asked for in an evaluation."""
+
+    tokens: int = 64
+    """Let the model reply in evaluations, with at most so many tokens, without sampling; 0 measures the loss alone."""
+    samples: int | None = 300
+    """Ask for a reply to so many of the evaluation samples, spread over all of them; null asks all."""
+    final_answer: str | None = None
+    """What stands before the final answer in a reply, such as "####"; null compares whole replies."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values, a sentence each."""
+        yield from at_least(0, "generate.tokens", self.tokens)
+        if self.samples is not None:
+            yield from at_least(1, "generate.samples", self.samples)
+        if self.final_answer is not None and not self.final_answer.strip():
+            yield "generate.final_answer is blank; give what stands before a final answer, or leave it out"
+
+
+def pad_conversations(samples: list[dict[str, Any]]) -> Batch:
+    """Return int64 tensors, padded on the right: "input_ids", "labels" and "attention_mask", (samples, longest).
+
+    What stands in the padding is of no effect: no token attends to what comes after it, and it carries no loss.
+    So that the loss needs no boolean mask, for which a host would wait, the batch also has
+        "positions": the places whose next token carries loss in any sample;
+        "carrying": which of (samples x positions), flattened, carry loss;
+        "targets": the next token of each of these;
+        "prompts": how many tokens of each sample precede the reply that is asked for, 0 where none is.
+    """
+    shape = (len(samples), max(len(sample["input_ids"]) for sample in samples))
+    ids, labels = np.zeros(shape, dtype=np.int64), np.full(shape, NOT_COUNTED, dtype=np.int64)
+    mask = np.zeros(shape, dtype=np.int64)
+    for row, sample in enumerate(samples):
+        length = len(sample["input_ids"])
+        ids[row, :length], labels[row, :length], mask[row, :length] = sample["input_ids"], sample["labels"], 1
+    carries = labels[:, 1:] != NOT_COUNTED
+    positions = np.flatnonzero(carries.any(axis=0))
+    carrying = np.flatnonzero(carries[:, positions])
+    prompts = [reply_span(row)[0] if sample.get("asked") else 0 for row, sample in zip(labels, samples, strict=True)]
+    arrays = {"input_ids": ids, "labels": labels, "attention_mask": mask, "positions": positions, "carrying": carrying}
+    arrays |= {"targets": labels[:, 1:][:, positions].flatten()[carrying], "prompts": np.array(prompts, dtype=np.int64)}
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def reply_span(labels: Array) -> tuple[int, int]:
+    """Return where the last unbroken run of labels begins and ends: the last reply of a conversation."""
+    carrying = np.flatnonzero(labels != NOT_COUNTED)
+    gaps = np.flatnonzero(np.diff(carrying) > 1)
+    return int(carrying[gaps[-1] + 1 if len(gaps) else 0]), int(carrying[-1]) + 1
+
+
+class AskedConversations:
+    """A `Source`: conversations, of which some are asked for a reply."""
+
+    def __init__(self, source: TokenizedConversations, asked: set[int]) -> None:
+        self.source = source
+        self.asked = asked
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def fetch(self, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the samples, each with "asked"."""
+        samples = self.source.fetch(ids)
+        return [{**sample, "asked": int(number) in self.asked} for number, sample in zip(ids, samples, strict=True)]
+
+    def lengths(self, ids: Array) -> Array:
+        """Return the number of tokens of each sample (int64)."""
+        return self.source.lengths(ids)
+
+    def digest(self) -> str:
+        """Return a hash of token ids and labels."""
+        return self.source.digest()
+
+    def worth_a_trial(self) -> list[int]:
+        """Return the samples that are asked for a reply, or all where none is."""
+        return sorted(self.asked) or list(range(len(self)))
+
+
+class Replies:
+    """Asks a model for replies to some evaluation samples, and holds them against the replies in the data."""
+
+    def __init__(self, config: GenerateConfig, prepared: Prepared, tokenizer: Any, limit: int | None) -> None:
+        """Choose the samples.
+
+        `limit` is the longest conversation that the model takes, in tokens, if it is known.
+
+        Raises:
+            UserError: there is none with a whole reply, or their replies have no final answer.
+        """
+        self.config = config
+        self.prepared = prepared
+        self.tokenizer = tokenizer
+        self.limit = limit
+        self.stops = sorted(
+            {*prepared.train.ends_of_turns, *prepared.evaluate.ends_of_turns, tokenizer.eos_token_id} - {None}
+        )
+        self.facts: dict[str, str] = {}
+        self.asked = self.choose() if config.tokens else []
+        self.source = AskedConversations(prepared.evaluate, set(self.asked))
+
+    def choose(self) -> list[int]:
+        """Return which samples are asked for a reply."""
+        source, config = self.prepared.evaluate, self.config
+        whole = np.flatnonzero(source.whole)  # what was cut has no reply to hold another against
+        if not len(whole):
+            raise UserError(
+                f"{source.rows.name}: data.max_length cuts every conversation, so there is no whole reply to compare with; give "
+                "more, or ask for no replies (--generate.tokens 0)"
+            )
+        count = len(whole) if config.samples is None else min(config.samples, len(whole))
+        chosen: list[int] = whole[np.linspace(0, len(whole) - 1, count).round().astype(np.int64)].tolist()
+        if config.final_answer:
+            lacking = [number for number in chosen if config.final_answer.strip() not in self.reference(number)]
+            if lacking:
+                rows = source.rows.numbers[source.kept[np.array(lacking)]]
+                raise UserError(
+                    f"{source.rows.name}: {row_numbers(rows)} whose last reply has no {config.final_answer!r} "
+                    "(generate.final_answer), so there is no answer to compare with; give another mark, or leave it out"
+                )
+        self.facts["replies"] = (
+            f"{len(chosen):,} of {len(source):,} evaluation samples are asked for one of at most {config.tokens} tokens"
+        )
+        return chosen
+
+    @torch.no_grad()
+    def predict(self, model: torch.nn.Module, batch: Batch) -> list[str]:
+        """Return the reply to each sample that is asked for one, and an empty text for the others."""
+        replies = [""] * len(batch["prompts"])
+        groups: dict[int, dict[int, int]] = {}
+        for row, prompt in enumerate(batch["prompts"].tolist()):
+            if not prompt:
+                continue
+            # How long a reply may be follows from its own prompt, whatever else is in the batch.
+            room = self.config.tokens if self.limit is None else min(self.config.tokens, self.limit - prompt)
+            groups.setdefault(room, {})[row] = prompt
+        for room, prompts in groups.items():
+            for row, reply in self.generate(model, batch["input_ids"], prompts, room).items():
+                replies[row] = reply
+        return replies
+
+    def generate(self, model: Any, ids: torch.Tensor, prompts: Mapping[int, int], room: int) -> dict[int, str]:
+        """Return the replies to the first so many tokens of these rows, of at most `room` tokens.
+
+        They are padded on the left, so that each prompt is followed at once by its reply: the same at any batch size.
+        """
+        from transformers import GenerationConfig
+
+        longest = max(prompts.values())
+        given = ids.new_zeros((len(prompts), longest))
+        mask = torch.zeros_like(given)
+        for place, (row, length) in enumerate(prompts.items()):
+            given[place, -length:], mask[place, -length:] = ids[row, :length], 1
+        # The rest is the model's own: whoever asks the saved model without sampling gets the same replies.
+        greedy = GenerationConfig(
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=room,
+            eos_token_id=self.stops,
+            pad_token_id=self.stops[0],
+            num_return_sequences=1,
+            return_dict_in_generate=False,
+        )
+        asked = {"input_ids": given, "attention_mask": mask, "generation_config": greedy, "tokenizer": self.tokenizer}
+        made = model.generate(**asked)[:, longest:]
+        return {row: self.decoded(tokens) for row, tokens in zip(prompts, made.tolist(), strict=True)}
+
+    def decoded(self, tokens: Sequence[int]) -> str:
+        """Return tokens as text, up to the one that ends the turn."""
+        end = next((place for place, token in enumerate(tokens) if token in self.stops), len(tokens))
+        text: str = self.tokenizer.decode(tokens[:end], skip_special_tokens=True)
+        return text.strip()
+
+    def finish(self, predictions: Mapping[int, str]) -> Finished:
+        """Return replies beside those in the data, and the most frequent one in the training data."""
+        asked = [number for number in self.asked if number in predictions]
+        wanted = [self.reference(number) for number in asked]
+        replies = [predictions[number] for number in asked]
+        return Finished(replies, wanted, [self.most_frequent] * len(wanted), samples=asked)
+
+    def reference(self, number: int) -> str:
+        """Return the last reply of an evaluation sample, as the model could emit it."""
+        sample = self.prepared.evaluate.fetch([number])[0]
+        start, end = reply_span(np.array(sample["labels"]))
+        return self.decoded(sample["input_ids"][start:end])
+
+    @cached_property
+    def most_frequent(self) -> str:
+        """A training reply with the most frequent final answer: what a model would say that reads no prompt."""
+        from toolkit.tasks.sft.metrics import final_answer
+
+        counts: Counter[str] = Counter()
+        example: dict[str, str] = {}
+        for batch in self.prepared.train.rows.batches():
+            for conversation in batch:
+                reply = conversation[-1]["content"].strip()
+                if (answer := final_answer(reply, self.config.final_answer)) is not None:
+                    counts[answer] += 1
+                    example.setdefault(answer, reply)
+        return example[counts.most_common(1)[0][0]] if counts else ""
+
+    def show(self, item: int, prediction: str, reference: str) -> dict[str, Any]:
+        """Return what a reader sees of a reply."""
+        source = self.prepared.evaluate
+        sample = source.fetch([self.asked[item]])[0]
+        prompt = sample["input_ids"][: reply_span(np.array(sample["labels"]))[0]]
+        row = int(source.rows.numbers[source.kept[self.asked[item]]]) + 1
+        return {"row": row, "prompt": self.tokenizer.decode(prompt), "reply": prediction, "wanted": reference}
+
+    @property
+    def metrics(self) -> list[Callable[..., Any]]:
+        """Makers of the metrics of replies; none where no reply is asked for."""
+
+        def exact_match(**options: Any) -> Any:
+            from toolkit.tasks.sft.metrics import FinalAnswers
+
+            return FinalAnswers(self.config.final_answer, **options)
+
+        return [exact_match] if self.config.tokens else []
+
+
+def unigram_scores(prepared: Prepared, vocabulary: int) -> dict[str, float]:
+    """Return loss and perplexity of a model that knows how frequent each token is in replies, and nothing else."""
+    counts = prepared.train.label_counts(vocabulary) + 1
+    wanted = prepared.evaluate.label_counts(vocabulary)
+    loss = float(-(wanted * np.log(counts / counts.sum())).sum() / wanted.sum())
+    return {"loss": loss, **perplexity(loss, 1)}
+
+
+def perplexity(loss: float, units: int) -> dict[str, float]:
+    """Return the perplexity that follows from the mean loss of a token."""
+    return {"perplexity": math.exp(loss) if loss < 700 else math.inf}

@@ -1,0 +1,88 @@
+"""Files of tagged words whose ending does not say that they are CoNLL files: plain texts, and endings of one's own."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.data.config import DataConfig
+from toolkit.data.conll import conll_table, read_conll
+from toolkit.data.content import refuse_foreign
+from toolkit.data.discovery import is_file, named_files
+from toolkit.data.files import PACKED, FileOptions, format_of
+from toolkit.data.text import told
+from toolkit.data.texts import listed
+from toolkit.errors import UserError
+
+if TYPE_CHECKING:
+    from toolkit.data.sources import Splits
+
+
+def read_tag_files(data: DataConfig) -> "Splits":
+    """Return the rows that a data section names.
+
+    A file that was named and has an ending which stands for no other format is read as CoNLL, and so are texts (.txt).
+    Raises UserError for whatever is missing, malformed or out of reach.
+    """
+    from toolkit.data.sources import Splits, read_splits
+
+    options = data.file_options
+    train, evaluate = named_files(data.name, data.train, data.eval)
+    if not (_is_odd(train) or _is_odd(evaluate)):
+        read = read_splits(name=data.name, config=data.config, train=data.train, evaluate=data.eval, options=options)
+        to_evaluate = None if read.evaluate is None else _with_words(read.evaluate)
+        return replace(read, train=_with_words(read.train), evaluate=to_evaluate)
+    if data.config is not None:
+        raise UserError(f"data.config is {data.config!r}, but the data are files, which have none; leave it out")
+    options.no_header_in("of the files some are read as CoNLL, which has none")
+    # Without a name the training data is found in the folder by its usual one.
+    named = _read(train, options) if train else None
+    found = named or read_splits(name=data.name, config=None, train=None, evaluate=None, options=options)
+    if evaluate is None:
+        return found
+    held = _read(evaluate, options)
+    origin = f"{found.origin}; evaluation: {held.origin}"
+    return Splits(found.train, held.train, origin, tuple(dict.fromkeys((*found.files, *held.files))))
+
+
+def with_columns(name: str, table: Any, words: str, tags: str) -> Any:
+    """Return a table if it has the columns that the training data has; raises UserError if not."""
+    missing = [column for column in (words, tags) if column not in table.column_names]
+    if missing:
+        raise UserError(
+            f"{name}: no column {listed(missing)}, which the training data has; the columns here are "
+            f"{listed(table.column_names)}: name them alike in both"
+        )
+    return table
+
+
+def _is_odd(path: Path | None) -> bool:
+    return path is not None and is_file(path) and format_of(path) is None and path.suffix.lower() not in PACKED
+
+
+def _read(path: Path, options: FileOptions) -> "Splits":
+    """Return one file as rows to train on."""
+    import datasets
+
+    from toolkit.data.sources import Splits, read_splits
+
+    if not _is_odd(path):
+        read = read_splits(name=None, config=None, train=str(path), evaluate=None, options=options)
+        return replace(read, train=_with_words(read.train))
+    with told(path):
+        refuse_foreign(path)
+        table = read_conll(path)
+    return Splits(datasets.Dataset(table), None, f"{path} (read as CoNLL)", (path,))
+
+
+def _with_words(rows: Any) -> Any:
+    """Return rows that are whole text files as the sentences in them, and any others as they are."""
+    import datasets
+    import pyarrow as pa
+
+    if rows.column_names != ["text"]:
+        return rows
+    parts = [
+        conll_table(text.split("\n"), f"text file {number:,}" if len(rows) > 1 else "the text file")
+        for number, text in enumerate(rows["text"], start=1)
+    ]
+    return datasets.Dataset(pa.concat_tables(parts))

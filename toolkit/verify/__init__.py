@@ -1,0 +1,1 @@
+"""Proof: runs and checkpoints held against what they promise."""
