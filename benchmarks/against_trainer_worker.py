@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 ROOT = Path(__file__).parent.parent
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests" / "helpers"))
 
 from recipe_layouts import config_class, load_recipe  # noqa: E402
 

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 from machine import accelerate_launch, machine, table
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 from launching import TINY, clean_environment
 from resuming import Numbers, copy_of, is_valid, left_half_done, numbers, run, steps_sealed, stopped, undisturbed

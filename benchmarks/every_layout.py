@@ -26,7 +26,7 @@ from machine import machine, table
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[1]
-TINY = ROOT / "tests" / "tiny_recipe.py"
+TINY = ROOT / "tests" / "helpers" / "tiny_recipe.py"
 # Launch file and processes; micro-batches differ too.
 LAYOUTS: dict[str, tuple[str | None, int, str]] = {
     "one process": (None, 1, "null"),

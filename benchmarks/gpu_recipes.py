@@ -39,7 +39,7 @@ from toolkit.tasks.token_classification.windows import pad_words
 ROOT = Path(__file__).parents[1]
 NEEDED = ("datasets", "evaluate", "jsonargparse", "sklearn", "PIL")
 VOCABULARY, CLASSES, LONGEST, PIXELS = 256, 3, 48, 8
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests" / "helpers"))
 
 from recipe_layouts import RECIPES as RECIPES  # noqa: E402 (found only from here on)
 from recipe_layouts import config_class, load_recipe, small_arguments  # noqa: E402

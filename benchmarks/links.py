@@ -1,7 +1,7 @@
 """What synchronising once per step is worth: time and bytes of a step over slow links, with accumulation 1, 4 and 16.
 
     python benchmarks/links.py
-        two machines, four links, 6 minutes on two cores; needs root and iproute2 (see `tests/machines.py`)
+        two machines, four links, 6 minutes on two cores; needs root and iproute2 (see `tests/helpers/machines.py`)
     python benchmarks/links.py --links "1 Gbit/s" --accumulations 1 4
         a part of it
 
@@ -22,7 +22,7 @@ from typing import Any
 
 from machine import machine, table
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 from machines import machines, possible
 

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from machine import machine, table
 
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
+sys.path.append(str(Path(__file__).parent.parent / "tests" / "helpers"))
 
 from launching import TINY, python
 from machines import Network, Process, machines, possible

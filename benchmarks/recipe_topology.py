@@ -22,7 +22,7 @@ import torch
 from machine import accelerate_launch, machine, table
 
 ROOT = Path(__file__).parent.parent
-SCRIPT = ROOT / "tests" / "recipe_layouts.py"
+SCRIPT = ROOT / "tests" / "helpers" / "recipe_layouts.py"
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.py"))
 # By name: launch file, processes, micro-batches.
 LAYOUTS = {"2": ("cpu", 2, "none,3"), "4": ("cpu", 4, "none,1"), "cpu_fsdp2": ("cpu_fsdp2", 2, "none,3")}

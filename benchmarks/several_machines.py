@@ -1,7 +1,7 @@
 """Two and three machines against one: the same numbers, whatever happens to the links between them.
 
     python benchmarks/several_machines.py
-        nine cases, 8 minutes on two cores; needs root and iproute2 (see `tests/machines.py`)
+        nine cases, 8 minutes on two cores; needs root and iproute2 (see `tests/helpers/machines.py`)
     python benchmarks/several_machines.py --cases "2 machines" "link of machine 1 cut"
         a part of it
 
@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from machine import machine, table
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 from launching import TINY, clean_environment
 from machines import Network, Process, machines, possible
@@ -123,7 +123,7 @@ def main() -> None:
     print("# Several machines against one process on one machine\n")
     print(machine() + "\n")
     print(
-        f"`tests/tiny_recipe.py` in float64, {STEPS} steps, a checkpoint every 3, micro-batches of at most 2; what happens begins in "
+        f"`tests/helpers/tiny_recipe.py` in float64, {STEPS} steps, a checkpoint every 3, micro-batches of at most 2; what happens begins in "
         f"about step {AT}. {time.monotonic() - began:.0f} s in all.\n"
     )
     columns = ["case", "ended after, s (time-out)", "exit codes", "steps done again", "final weights", "loss"]

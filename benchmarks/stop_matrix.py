@@ -4,7 +4,7 @@
         all cases, about 25 minutes on two free cores
     python benchmarks/stop_matrix.py --only SIGSTOP
 
-Each case is a training of its own (`tests/slow_recipe.py`, with dropout), interfered with while every process stands at a known
+Each case is a training of its own (`tests/helpers/slow_recipe.py`, with dropout), interfered with while every process stands at a known
 place, mostly the forward pass of step 42. Then the same command is started again, has to finish the run, and the final
 weights have to be those of an undisturbed run, bit for bit, and each step has to be in the ledger once. Exits with 1 if a case does
 not end as promised; what it printed then follows.
@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from machine import machine, table
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 from stop_acts import PROGRESS, SILENCE, STEPS, Case
 from stop_cases import cases

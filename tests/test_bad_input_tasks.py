@@ -63,7 +63,7 @@ def test_a_source_that_returns_too_few_samples_later(folder: Path) -> None:
 IN_A_WORKER = f"""
 import gc, sys
 gc.disable()  # by chance it may free what keeps a worker alive
-sys.path.insert(0, {str(ROOT / "tests")!r})
+sys.path.insert(0, {str(ROOT / "tests" / "helpers")!r})
 from line import Forgetful, Line, collate, task
 from toolkit import fine_tune
 

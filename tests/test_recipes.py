@@ -13,7 +13,7 @@ from resuming import rows_of
 from safetensors.torch import load_file
 from trial import run_here
 
-SCRIPT = ROOT / "tests" / "recipe_layouts.py"
+SCRIPT = ROOT / "tests" / "helpers" / "recipe_layouts.py"
 MICRO = 3
 # Measured on one, two and four processes: 1.5e-14 at most (benchmarks/recipe_topology.py).
 BOUND = 1e-12

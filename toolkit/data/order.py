@@ -16,7 +16,7 @@ from toolkit.randomness import seed_for
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 
 # Rounds of the permutation. From 16 on, all permutations of a handful of elements come out equally often, which is the
-# hardest case (tests/test_order.py counts them); 24 leaves a margin and costs 2 ms for 8,192 positions.
+# hardest case (tests/data/test_order.py counts them); 24 leaves a margin and costs 2 ms for 8,192 positions.
 ROUNDS = 24
 
 

@@ -36,7 +36,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_processes_that_come_together_build_once(cache: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     command = [sys.executable, "-c", BUILDER, str(log)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(4)]
     assert [process.communicate(timeout=60)[0] for process in processes] == ["whole\n"] * 4
     assert log.read_text() == "built\n"

@@ -1,6 +1,6 @@
 """What the user has to read stands below the launcher's own trace, and is not lost where nothing is printed any more.
 
-The launchers here are stand-ins of two lines: `tests/test_bad_input_launched.py` has the real ones.
+The launchers here are stand-ins of two lines: `tests/distributed/test_bad_input_launched.py` has the real ones.
 """
 
 import os

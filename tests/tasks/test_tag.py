@@ -20,7 +20,7 @@ from toolkit.tasks.token_classification.data import TaggedTexts
 from toolkit.tasks.token_classification.schemes import broken_starts, entities, kind_of_tags, repaired
 from toolkit.tasks.token_classification.windows import frame_of, pieces_of, prepare_for_words, windows_of
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "tag.py"
+RECIPE = Path(__file__).parents[2] / "recipes" / "tag.py"
 STEPS = ["--steps", "14", "--epochs", "null"]
 BIO = ["O", "B-a", "I-a", "B-b", "I-b"]
 

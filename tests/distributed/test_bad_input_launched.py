@@ -88,7 +88,7 @@ def test_more_processes_than_samples_in_the_global_batch(folder: Path, table: Pa
 
 
 def test_parameter_without_gradient_on_two_processes_does_not_hang(folder: Path) -> None:
-    outcome = launched(*TWO_PROCESSES, ROOT / "tests" / "line.py", folder=folder)
+    outcome = launched(*TWO_PROCESSES, ROOT / "tests" / "helpers" / "line.py", folder=folder)
     refused_once(outcome, "get no gradient from the loss: forgotten.weight, forgotten.bias")
 
 

@@ -78,7 +78,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[Any]:
 def test_hub_offline(name: str, here: Path) -> None:  # noqa: F811
     # A process of its own: the variable is read when huggingface_hub is first imported.
     code = f"from toolkit.data.sources import read_splits; read_splits(name={name!r}, config=None, train=None, evaluate=None)"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     environment |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(here)}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     message = result.stderr.strip().splitlines()[-1]
@@ -158,6 +158,6 @@ def test_import_is_cheap() -> None:
     code = (
         "import sys, toolkit.data.sources; print(sorted({'datasets', 'pyarrow', 'torch', 'pandas'} & set(sys.modules)))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert result.stdout == "[]\n"

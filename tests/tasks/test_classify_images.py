@@ -24,7 +24,7 @@ from toolkit.tasks.image_classification.metrics import Confusion
 from toolkit.tasks.image_classification.processor import Preparation
 from toolkit.tasks.image_classification.reading import ImageError, decode, inspect
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "recipes"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
 import classify_images as recipe
 
 MOST = 10**8

@@ -36,7 +36,7 @@ from toolkit.distributed.rendezvous import (
 from toolkit.errors import LoneUserError, SharedUserError, UserError
 
 PATIENCE = 1.0
-IMPATIENT = ROOT / "tests" / "impatient_recipe.py"
+IMPATIENT = ROOT / "tests" / "helpers" / "impatient_recipe.py"
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_what_listens_there_and_is_no_run_ends_a_recipe_with_code_2_and_one_mess
         settings = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
         done = subprocess.run(
             [sys.executable, str(TINY), "--timeout.meeting", "1", "--threads", "1"],
-            env=clean_environment(**settings), capture_output=True, text=True, timeout=60, check=False, cwd=ROOT / "tests",
+            env=clean_environment(**settings), capture_output=True, text=True, timeout=60, check=False, cwd=ROOT / "tests" / "helpers",
         )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""

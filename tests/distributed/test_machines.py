@@ -83,7 +83,7 @@ def test_links_can_be_delayed_cut_and_mended_and_machines_lose_power() -> None:
 
 def test_machines_of_a_killed_test_run_are_taken_down() -> None:
     made = "from machines import machines\nwith machines(1) as network:\n    print(network.switch, flush=True)\n    input()"
-    environment = clean_environment(PYTHONPATH=str(Path(__file__).parent))
+    environment = clean_environment(PYTHONPATH=str(Path(__file__).parents[1] / "helpers"))
     with subprocess.Popen(
         [sys.executable, "-c", made], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as killed:

@@ -87,7 +87,9 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the walk wrote down."""
     folder = tmp_path_factory.mktemp("walk")
     output = folder / "walked.json"
-    done = python(ROOT / "tests" / "device_walk.py", str(output), str(folder), timeout=400, CUDA_VISIBLE_DEVICES="")
+    done = python(
+        ROOT / "tests" / "helpers" / "device_walk.py", str(output), str(folder), timeout=400, CUDA_VISIBLE_DEVICES=""
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(Path(output).read_text(encoding="utf-8"))
     return found

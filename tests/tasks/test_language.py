@@ -31,7 +31,7 @@ from toolkit.tasks.language_modeling.masks import Masking
 from toolkit.tasks.language_modeling.scores import guesses, scores_of, truths, unigram_scores
 from toolkit.tasks.language_modeling.stream import Stream, pieces, tokenize_documents
 
-RECIPE = Path(__file__).parent.parent / "recipes" / "language.py"
+RECIPE = Path(__file__).parents[2] / "recipes" / "language.py"
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from toolkit.tasks.question_answering.metrics import answer_scores
 from toolkit.tasks.question_answering.spans import best_spans, span_loss
 from toolkit.tasks.question_answering.windows import WindowSize, question_windows
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "answer.py"
+RECIPE = Path(__file__).parents[2] / "recipes" / "answer.py"
 
 
 @pytest.fixture(scope="module")

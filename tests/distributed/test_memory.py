@@ -23,7 +23,7 @@ from toolkit.distributed.memory import lack_of, lacks_memory, told
 from toolkit.distributed.phase import FORWARD_PASS, OPTIMIZER_STEP, PREDICTING, Doing
 from toolkit.output.ledger import read_ledger
 
-RECIPE = ROOT / "tests" / "greedy_recipe.py"
+RECIPE = ROOT / "tests" / "helpers" / "greedy_recipe.py"
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CPU = ROOT / "accelerate_configs" / "cpu.yaml"
-TINY = ROOT / "tests" / "tiny_recipe.py"
+TINY = ROOT / "tests" / "helpers" / "tiny_recipe.py"
 CLASSIFY = ROOT / "recipes" / "classify.py"
 
 # Whatever the tests' own process was started by, or has set for itself, is not to reach the runs that they start.

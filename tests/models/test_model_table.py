@@ -37,14 +37,14 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:
 
 def test_each_pair_trains_or_is_refused_as_the_page_says(walked: Walked) -> None:
     written = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
-    assert page(walked.found) == written, "print it again: python tests/model_table.py > docs/models.md"
+    assert page(walked.found) == written, "print it again: python tests/helpers/model_table.py > docs/models.md"
     assert len(walked.found) == len(walked.jobs) >= 60
 
 
 def test_two_processes_do_the_same_as_one(walked: Walked) -> None:
     todo, output = walked.folder / "todo.json", walked.folder / "found.json"
     todo.write_text(json.dumps([asdict(job) for job in walked.jobs]), encoding="utf-8")
-    done = launch(ROOT / "tests" / "model_table.py", str(todo), str(output), timeout=TOGETHER)
+    done = launch(ROOT / "tests" / "helpers" / "model_table.py", str(todo), str(output), timeout=TOGETHER)
     assert done.returncode == 0, done.stderr
     found = json.loads(output.read_text(encoding="utf-8"))
     assert list(found) == list(walked.found)

@@ -17,7 +17,7 @@ GRADIENTS = 4 * PARAMETERS
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The bytes of a step by strategy, loop, number of micro-batches, and kind."""
     output = tmp_path_factory.mktemp("bytes") / "bytes.json"
-    script = [sys.executable, str(ROOT / "tests" / "gradient_sets.py"), str(output)]
+    script = [sys.executable, str(ROOT / "tests" / "helpers" / "gradient_sets.py"), str(output)]
     done = subprocess.run(script, capture_output=True, text=True, timeout=300, check=False, env=clean_environment())
     assert done.returncode == 0, done.stderr
     results: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))

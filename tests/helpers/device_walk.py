@@ -1,6 +1,6 @@
 """Walks every recipe on a stand-in for a GPU and writes down what would make the host wait: steps, saving, evaluation.
 
-    python tests/device_walk.py OUTPUT DATA
+    python tests/helpers/device_walk.py OUTPUT DATA
 
 The same with what was wrong once put back, and single operations, show that the walk would notice.
 """

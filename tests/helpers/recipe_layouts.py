@@ -1,6 +1,6 @@
 """Trains recipes with small data in one process group after another layout, and writes down every number.
 
-    accelerate launch ... tests/recipe_layouts.py OUTPUT DATA MICRO[,MICRO...] RECIPE [RECIPE ...]
+    accelerate launch ... tests/helpers/recipe_layouts.py OUTPUT DATA MICRO[,MICRO...] RECIPE [RECIPE ...]
 
 The recipes share the processes and their groups: to start them costs more than these trainings.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.py"))
 
 

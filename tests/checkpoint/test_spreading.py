@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, alone: Runtime) -> Path:
     for name in ("whole", *WAYS, "full-disk", "full-disk-of-main", "defect"):
         (place / name).mkdir()
     assert save(place / "whole", state(1, whole), alone) is None
-    script = [sys.executable, str(ROOT / "tests" / "spread_states.py"), str(place)]
+    script = [sys.executable, str(ROOT / "tests" / "helpers" / "spread_states.py"), str(place)]
     done = subprocess.run(script, capture_output=True, text=True, timeout=300, check=False, env=clean_environment())
     assert done.returncode == 0, done.stderr
     return place

@@ -1,9 +1,9 @@
 """Architectures of Transformers, each tiny, through the recipes: what becomes of them, on one process and on two.
 
-    python tests/model_table.py > docs/models.md
+    python tests/helpers/model_table.py > docs/models.md
 
 Each model is built with new weights, saved as a user's folder, and read back by the recipe, which trains it for one
-step, evaluates it once and saves it. `tests/test_model_table.py` does the same and holds the page against it.
+step, evaluates it once and saves it. `tests/models/test_model_table.py` does the same and holds the page against it.
 """
 
 import gc
@@ -505,13 +505,13 @@ The recipes take models of Transformers as they are found: a folder that `save_p
 is printed by a program that tries it:
 
 ```bash
-python tests/model_table.py > docs/models.md
+python tests/helpers/model_table.py > docs/models.md
 ```
 
 {pairs} pairs of {kinds} architectures and the ten recipes. Each model is tiny, with new weights, and is saved and read
 back as a user's folder; then the recipe trains it for one step, evaluates it, saves it, and the saved folder is loaded
 again. {trained} of the pairs train, {refused} are refused before anything is trained, by the sentence that stands here.
-`python -m pytest tests/test_model_table.py` holds all of it, and runs the same pairs on two processes: with the loss,
+`python -m pytest tests/models/test_model_table.py` holds all of it, and runs the same pairs on two processes: with the loss,
 gradient norm and metrics of one, to rounding, unless the page says what they depend on. An architecture that does not
 stand here may train as well; none is named anywhere else in this documentation.
 
