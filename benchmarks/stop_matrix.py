@@ -42,6 +42,7 @@ COLUMNS = (
     "same command again",
     "",
 )
+TRACE = "Traceback (most recent call last):"
 
 
 def main() -> None:
@@ -139,7 +140,13 @@ def broken_promises(case: Case, ending: Ending, status: int, recorded: str, seal
         problems.append(f"{ending.left} process(es) left behind")
     if sealed != case.sealed:
         problems.append(f"newest checkpoint {sealed}, not {case.sealed}")
-    problems += [f"{ending.said.count(text)} times: {text}" for text in case.once if ending.said.count(text) != 1]
+    # The last word stands below the launcher's trace once more (`toolkit/distributed/last_word.py`).
+    at_once, _, below = ending.said.partition(TRACE)
+    problems += [
+        f"{at_once.count(text)} and {below.count(text)} times: {text}"
+        for text in case.once
+        if at_once.count(text) != 1 or below.count(text) > 1
+    ]
     problems += [f"said: {text}" for text in case.never if text in ending.said]
     return problems
 
