@@ -145,7 +145,7 @@ def broken_promises(case: Case, ending: Ending, status: int, recorded: str, seal
     problems += [
         f"{at_once.count(text)} and {below.count(text)} times: {text}"
         for text in case.once
-        if at_once.count(text) != 1 or below.count(text) > 1
+        if (at_once.count(text), below.count(text)) not in ((1, 0), (0, 1), (1, 1))
     ]
     problems += [f"said: {text}" for text in case.never if text in ending.said]
     return problems
