@@ -135,12 +135,12 @@ def disk_rows(place: Path) -> Iterator[list[str]]:
         for size in sizes:
             with file_system(place / "small", size) as folder:
                 code, said = command(folder)
-                doing = [kind for kind, words in PLACES.items() if words in said]
+                phase = [kind for kind, words in PLACES.items() if words in said]
                 # A launcher turns every code but 0 into 1.
                 full += (
-                    code == (2 if processes == 1 else 1) and FULL in said and "Traceback" not in said and bool(doing)
+                    code == (2 if processes == 1 else 1) and FULL in said and "Traceback" not in said and bool(phase)
                 )
-                during |= set(doing)
+                during |= set(phase)
                 found = sealed_folders(folder / "checkpoints")
                 # Every byte is read and held against the seal; where there was room for none, nothing is shown.
                 valid += bool(found) and all(map(is_valid, found))

@@ -16,7 +16,7 @@ import torch
 from topology_work import GLOBAL_BATCH, MODELS, SAMPLES, Source, work_task
 
 from toolkit import BatchConfig, Config, OptimConfig, Task, fine_tune
-from toolkit.distributed.phase import Activity
+from toolkit.distributed.phase import PhaseTracker
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,17 @@ class Step:
 
     def listen(self) -> None:
         """Have every change of activity told."""
-        tell = Activity.__call__
+        tell = PhaseTracker.__call__
 
-        def told(activity: Activity, what: str, step: int | None = None, *rest: Any, **more: Any) -> None:
-            tell(activity, what, step, *rest, **more)
+        def told(phases: PhaseTracker, what: str, step: int | None = None, *rest: Any, **more: Any) -> None:
+            tell(phases, what, step, *rest, **more)
             # Steps begin with this; before it a micro-batch is tried which is no part of the training.
             if what == "agreeing with the others" and step is not None:
                 self.number = step
             if what == "waiting for data" and step == self.stop_at:
                 self.stop_file.touch()
 
-        Activity.__call__ = told  # type: ignore[method-assign]
+        PhaseTracker.__call__ = told  # type: ignore[method-assign]
 
 
 def task(config: Elastic) -> Task:

@@ -148,7 +148,7 @@ class Bench:
         """Return what the other worker found, or nothing and its last words."""
         done = self.launch(file, *words, worker="gpu_host_worker.py", processes=processes)
         if done.returncode != 0:
-            return None, last_words(done)
+            return None, on_exit(done)
         return self.figures, ""
 
     def finished(self, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
@@ -221,7 +221,7 @@ def training_row(bench: Bench, run: Run) -> list[str]:
         # The CPU has no fp16: there a refusal is what has to come.
         refused = not bench.on_gpu and run.precision == "fp16" and "refused: " in done.stderr
         bench.failed = bench.failed or not refused
-        return row_of(run.name, last_words(done))
+        return row_of(run.name, on_exit(done))
     figures: dict[str, Any] = bench.figures
     if not bench.float32:
         bench.float32 = figures
@@ -301,7 +301,7 @@ def memory_rows(bench: Bench) -> Iterator[list[str]]:
     for place, setting in (("training", "--batch.micro"), ("evaluation", "--batch.eval")):
         work = ["memory", "--place", place, "--folder", str(bench.scratch / place)]
         done = bench.launch("one_gpu", "--mixed_precision", "no", "--", *work, worker="gpu_host_worker.py")
-        said = last_words(done)
+        said = on_exit(done)
         again, words = bench.ask("one_gpu", "--mixed_precision", "no", "--", *work, "--small")
         goes_on = f"then {again['steps']} steps in the ledger" if again is not None else words
         told = done.returncode != 0 and "ran out" in said and setting in said
@@ -321,7 +321,7 @@ def refusals(bench: Bench) -> Iterator[list[str]]:
         # `accelerate launch` makes 1 of every exit code that is not 0.
         if done.returncode == 0 or f"asks for {name}" not in done.stderr:
             bench.failed = True
-        yield row_of(name, last_words(done))
+        yield row_of(name, on_exit(done))
 
 
 def notebook_rows(bench: Bench) -> Iterator[list[str]]:
@@ -339,7 +339,7 @@ def notebook_rows(bench: Bench) -> Iterator[list[str]]:
     done = bench.finished([sys.executable, "-c", f"import os; os.chdir({str(ROOT)!r}); {program}"], **hidden)
     bench.failed = bench.failed or done.returncode != 0
     if done.returncode != 0:
-        yield row_of("notebook", last_words(done))
+        yield row_of("notebook", on_exit(done))
         return
     figures = json.loads(done.stdout)
     numbers = {name: value for name, value in figures.items() if isinstance(value, int | float | str)}
@@ -351,7 +351,7 @@ def row_of(name: str, words: str) -> list[str]:
     return [name, words.replace("|", "/").replace("\n", " "), *[""] * (len(COLUMNS) - 2)]
 
 
-def last_words(done: subprocess.CompletedProcess[str]) -> str:
+def on_exit(done: subprocess.CompletedProcess[str]) -> str:
     """Return the refusal that a command ended with, or else its last line."""
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     refused = [line for line in lines if line.startswith("refused: ")]

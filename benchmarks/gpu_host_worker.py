@@ -20,7 +20,7 @@ from toolkit import BatchConfig, Config, OptimConfig, Task, TimeoutConfig
 from toolkit.checkpoint.load import content_of
 from toolkit.checkpoint.writer import Saver
 from toolkit.config.schema import CheckpointConfig
-from toolkit.distributed.counts import tally
+from toolkit.distributed.counts import count_micro_batches
 from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.errors import USER_CAN_FIX, UserError
 from toolkit.loop import global_batches, take_step
@@ -36,12 +36,12 @@ WARM = 2
 
 def recipes(arguments: argparse.Namespace) -> dict[str, Any]:
     """Take some steps of every recipe's loss; return the place of the first wait of each."""
-    runtime, lacking = start_runtime(CONFIG), missing() or (["asking for more"] if arguments.made_here else [])
+    runtime, absent = start_runtime(CONFIG), missing() or (["asking for more"] if arguments.made_here else [])
     found: dict[str, Any] = {}
     with TemporaryDirectory() as folder:
         for name in RECIPES:
-            task = made_here(name) if lacking else as_it_is(name, Path(folder))
-            found[name] = {"how": f"loss and collation alone, without {', '.join(lacking)}" if lacking else "as it is"}
+            task = made_here(name) if absent else as_it_is(name, Path(folder))
+            found[name] = {"how": f"loss and collation alone, without {', '.join(absent)}" if absent else "as it is"}
             found[name] |= {"waits": first_wait(task, runtime)}
             runtime.accelerator.free_memory()
     runtime.close()
@@ -52,7 +52,7 @@ def first_wait(task: Task, runtime: Runtime) -> str | None:
     """Return where the host first waits in a step after the first ones, if it does."""
     training = prepare(task, CONFIG, runtime)
     for step, micro_batches, _ in global_batches(training):
-        units = runtime.agree(tally(micro_batches)).units
+        units = runtime.all_reduce_counts(count_micro_batches(micro_batches)).units
         if step < WARM:
             take_step(training, step, micro_batches, units)
             continue
@@ -87,7 +87,7 @@ def pinned(arguments: argparse.Namespace) -> dict[str, Any]:
         runtime.accelerator.free_memory()
     training = prepare(llama(SIZES[arguments.size]), CONFIG, runtime)
     for step, micro_batches, _ in islice(global_batches(training), 1):
-        take_step(training, step, micro_batches, runtime.agree(tally(micro_batches)).units)
+        take_step(training, step, micro_batches, runtime.all_reduce_counts(count_micro_batches(micro_batches)).units)
     with TemporaryDirectory() as path:
         saver = Saver(RunFolder(Path(path)), Ledger(Path(path) / "ledger.jsonl"), 1, runtime.has_own_memory)
         module = runtime.accelerator.unwrap_model(training.model)
@@ -96,7 +96,7 @@ def pinned(arguments: argparse.Namespace) -> dict[str, Any]:
             before = psutil.Process().memory_info().rss
             saver.save(1, lambda: content_of(module, training.optimizer.optimizer, 1, 1.0, {}))
             grown = psutil.Process().memory_info().rss - before
-        contents = [snapshot.content for snapshot in saver.snapshots.values()]
+        contents = [staging_buffer.content for staging_buffer in saver.staging_buffers.values()]
         found["copy"] = {
             "pinned": all(content.is_pinned() for content in contents),
             "plan": state_bytes(training),
@@ -124,13 +124,15 @@ class Refusing:
 
 def pinning_refused(saver: Saver, training: Any) -> bool:
     """Return whether it is told if the system refuses to pin, and training goes on."""
-    saver.snapshots.clear()
+    saver.staging_buffers.clear()
     module = training.runtime.accelerator.unwrap_model(training.model)
     refusing = Refusing()
     with mock.patch("torch.cuda.cudart", return_value=refusing), mock.patch.object(saver, "begin"):
         saver.save(2, lambda: content_of(module, training.optimizer.optimizer, 2, 1.0, {}))
     torch.ones(1, device=training.runtime.device).sum().item()
-    return saver.told_of_pageable and not any(snapshot.pinned for snapshot in saver.snapshots.values())
+    return saver.told_of_pageable and not any(
+        staging_buffer.pinned for staging_buffer in saver.staging_buffers.values()
+    )
 
 
 def timeout(arguments: argparse.Namespace) -> dict[str, Any]:

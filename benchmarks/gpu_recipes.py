@@ -19,7 +19,7 @@ from toolkit import Task
 from toolkit.data.tokenized import pad_texts
 from toolkit.losses import NOT_COUNTED, causal_logits, counted, logits_of, summed_cross_entropy
 from toolkit.models.tiny import causal, encoder, seq2seq
-from toolkit.task import JointLoss
+from toolkit.task import GlobalBatchLoss
 from toolkit.tasks.dpo.reference import PolicyAndReference
 from toolkit.tasks.dpo.tokens import PairIds
 from toolkit.tasks.dpo.tokens import pad_pairs as pad_preferences
@@ -189,10 +189,10 @@ def made_here(name: str) -> Task:
         def sample(generator: random.Random, length: int) -> dict[str, Any]:
             return {"sides": [{**text(generator, size), "label": generator.randrange(10**6)} for size in (length, 9)]}
 
-        joint = JointLoss(
-            represent=lambda model, batch: embed(model, batch, "mean"),
+        joint = GlobalBatchLoss(
+            embed=lambda model, batch: embed(model, batch, "mean"),
             loss=in_batch_loss,
-            beside=lambda batch: batch["identities"],
+            extra=lambda batch: batch["identities"],
         )
         read = model("AutoModel", encoder(VOCABULARY))
         return Task(read, Samples(sample), pad_sides(tokens), lambda batch: len(batch["identities"]), joint)

@@ -17,7 +17,7 @@ import torch
 
 from toolkit import BatchConfig, Config, OptimConfig, Task
 from toolkit.checkpoint.sharded import whole_weights
-from toolkit.distributed.counts import Tally, tally
+from toolkit.distributed.counts import Counts, count_micro_batches
 from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.errors import USER_CAN_FIX, UserError
 from toolkit.loop import global_batches, take_step
@@ -137,12 +137,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any] | None:
     norms: list[float] = []
     waits = None
     for step, micro_batches, _ in global_batches(training):
-        units = runtime.agree(tally(micro_batches)).units
+        units = runtime.all_reduce_counts(count_micro_batches(micro_batches)).units
         if step < arguments.steps:
             began = time.perf_counter()
             summed, norm = take_step(training, step, micro_batches, units).read()
             seconds.append(time.perf_counter() - began)
-            losses.append(runtime.agree(Tally(earlier_loss=summed)).earlier_loss / units)
+            losses.append(runtime.all_reduce_counts(Counts(earlier_loss=summed)).earlier_loss / units)
             norms.append(norm)
             continue
         if step == arguments.steps:

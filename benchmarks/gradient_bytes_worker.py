@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from toolkit import BatchConfig, Config
 from toolkit.data.loader import LoadedMicroBatch
-from toolkit.distributed.counts import tally
+from toolkit.distributed.counts import count_micro_batches
 from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.loop import global_batches, take_step
 from toolkit.prepare import prepare
@@ -97,7 +97,7 @@ def count_step(runtime: Runtime, take: TakeStep, accumulation: int) -> Bytes:
     found = []
     for step, micro_batches, _ in global_batches(training):
         assert len(micro_batches) == accumulation
-        agreed = runtime.agree(tally(micro_batches))
+        agreed = runtime.all_reduce_counts(count_micro_batches(micro_batches))
         sent.clear()
         take(training, step, micro_batches, agreed.units)
         found.append({kind: sent[kind] for kind in KINDS})

@@ -104,23 +104,23 @@ def kill() -> None:
 def listen(counter: Counter) -> None:
     """Have the counter told of every phase."""
     import toolkit.checkpoint.format as checkpoint
-    from toolkit.checkpoint.staging import Snapshot
-    from toolkit.distributed.phase import Activity
+    from toolkit.checkpoint.staging import StagingBuffer
+    from toolkit.distributed.phase import PhaseTracker
     from toolkit.output.ledger import Ledger
 
-    tell = Activity.__call__
-    former = ""
+    tell = PhaseTracker.__call__
+    previous = ""
 
-    def told(self: Activity, what: str, step: int | None = None, *rest: Any, **more: Any) -> None:
-        nonlocal former
+    def told(self: PhaseTracker, what: str, step: int | None = None, *rest: Any, **more: Any) -> None:
+        nonlocal previous
         tell(self, what, step, *rest, **more)
         if what == "waiting for data" and step in EDGES:
             counter.reached("epoch edge")
         if what == "in the forward pass" and step == STEPS:
             counter.reached("last step")
-        if former == "in the backward pass" and what == "in the forward pass":
+        if previous == "in the backward pass" and what == "in the forward pass":
             counter.reached("between micro-batches")
-        former = what
+        previous = what
         counter.reached(what)
 
     def before(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,9 +130,9 @@ def listen(counter: Counter) -> None:
 
         return changed
 
-    write, flushed, row, rename = Snapshot.write, checkpoint.write_flushed, Ledger.write, Path.rename
+    write, flushed, row, rename = StagingBuffer.write, checkpoint.write_flushed, Ledger.write, Path.rename
 
-    def write_snapshot(self: Snapshot, path: Path) -> tuple[int, str]:
+    def write_snapshot(self: StagingBuffer, path: Path) -> tuple[int, str]:
         counter.reached(f"checkpoint: {path.name}")
         result = write(self, path)
         if counter.phase == "checkpoint: middle of a file":
@@ -177,8 +177,8 @@ def listen(counter: Counter) -> None:
     class Removing:
         rmtree = staticmethod(remove)
 
-    Activity.__call__ = told  # type: ignore[method-assign]
-    Snapshot.write = write_snapshot  # type: ignore[method-assign]
+    PhaseTracker.__call__ = told  # type: ignore[method-assign]
+    StagingBuffer.write = write_snapshot  # type: ignore[method-assign]
     Ledger.write = write_row  # type: ignore[method-assign]
     Path.rename = rename_folder  # type: ignore[method-assign]
     checkpoint.write_flushed = write_flushed

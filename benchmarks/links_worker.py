@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from toolkit import BatchConfig, Config, Task
-from toolkit.distributed.counts import tally
+from toolkit.distributed.counts import count_micro_batches
 from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.loop import global_batches, take_step
 from toolkit.prepare import prepare
@@ -72,7 +72,7 @@ def toolkit_steps(runtime: Runtime, accumulation: int) -> Iterator[None]:
     config = Config(batch=BatchConfig(size=size, micro=MICRO, balance=False), steps=10_000, epochs=None)
     training = prepare(task(), config, runtime)
     for step, micro_batches, _ in global_batches(training):
-        agreed = runtime.agree(tally(micro_batches, 0.0, False, False))
+        agreed = runtime.all_reduce_counts(count_micro_batches(micro_batches, 0.0, False, False))
         take_step(training, step, micro_batches, agreed.units)
         yield
 

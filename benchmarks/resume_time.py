@@ -152,16 +152,16 @@ def check(method: str, folder: Path, step: int) -> None:
 def with_toolkit(folder: Path, stop: int) -> None:
     """Go on in a run folder, and ask for the stop when the step after `stop` begins."""
     from toolkit import BatchConfig, CheckpointConfig, Config, Task, fine_tune
-    from toolkit.distributed.phase import Activity
+    from toolkit.distributed.phase import PhaseTracker
 
-    tell = Activity.__call__
+    tell = PhaseTracker.__call__
 
-    def told(activity: Activity, what: str, step: int | None = None, *rest: Any, **more: Any) -> None:
-        tell(activity, what, step, *rest, **more)
+    def told(phases: PhaseTracker, what: str, step: int | None = None, *rest: Any, **more: Any) -> None:
+        tell(phases, what, step, *rest, **more)
         if what == "waiting for data" and step == stop + 1:
             (folder / "STOP").touch()
 
-    Activity.__call__ = told  # type: ignore[method-assign]
+    PhaseTracker.__call__ = told  # type: ignore[method-assign]
 
     @dataclass(frozen=True)
     class Settings(Config):
@@ -189,7 +189,7 @@ def move_toolkit(folder: Path) -> None:
     from toolkit.output.ledger import Ledger, LedgerRow, read_ledger
     from toolkit.output.run_folder import folder_name
 
-    former = folder / "checkpoints" / folder_name(EARLY)
+    previous = folder / "checkpoints" / folder_name(EARLY)
     values = {key: value for key, value in next(iter(read_ledger(folder / "ledger.jsonl"))).items() if key != "chain"}
     ledger = Ledger(folder / "ledger.jsonl")
     for step in range(1, LATE + 1):
@@ -198,12 +198,12 @@ def move_toolkit(folder: Path) -> None:
 
     def copied(name: str) -> Any:
         def write(path: Path) -> tuple[int, str]:
-            sealed = write_flushed(path, (former / name).read_bytes())
+            sealed = write_flushed(path, (previous / name).read_bytes())
             return sealed.bytes, sealed.sha256
 
         return write
 
-    state = {**read_state(former), "step": LATE}
+    state = {**read_state(previous), "step": LATE}
     files = {name: copied(name) for name in (WEIGHTS, OPTIMIZER)}
     write_checkpoint(folder / "checkpoints", LATE, files, state, ledger.end, None)
 
@@ -235,11 +235,11 @@ def with_trainer(folder: Path, stop: int) -> None:
 
 def move_trainer(folder: Path) -> None:
     """Give the Trainer's checkpoint another position."""
-    former = folder / f"checkpoint-{EARLY}"
-    file = former / "trainer_state.json"
+    previous = folder / f"checkpoint-{EARLY}"
+    file = previous / "trainer_state.json"
     state = json.loads(file.read_text(encoding="utf-8"))
     file.write_text(json.dumps({**state, "global_step": LATE, "epoch": LATE * BATCH / POINTS}), encoding="utf-8")
-    former.rename(folder / f"checkpoint-{LATE}")
+    previous.rename(folder / f"checkpoint-{LATE}")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from toolkit.checkpoint.exchange import Exchange
 from toolkit.checkpoint.format import inspect, read_state
-from toolkit.checkpoint.load import content_of, restore
+from toolkit.checkpoint.load import content_of, load_checkpoint
 from toolkit.checkpoint.resume import Start
 from toolkit.checkpoint.writer import PartWriter, Saver, Writer
 from toolkit.config.schema import Config
@@ -147,7 +147,7 @@ def memory() -> dict[str, int]:
 
 def write(folder: Path, state: State, runtime: Runtime) -> tuple[Memory, int]:
     """Write a checkpoint; return what it took, and the size of the files that this process wrote."""
-    exchange = Exchange(runtime.rank, runtime.watch.store) if runtime.watch.store is not None else None
+    exchange = Exchange(runtime.rank, runtime.watchdog.store) if runtime.watchdog.store is not None else None
     assert exchange is not None
     writer: Writer = PartWriter(RunFolder(folder), exchange)
     if runtime.is_main:
@@ -162,7 +162,7 @@ def write(folder: Path, state: State, runtime: Runtime) -> tuple[Memory, int]:
         writer.wait()
     assert writer.failure is None, writer.failure
     runtime.together(lambda: None)
-    return taken, sum(snapshot.content.nbytes for snapshot in writer.snapshots.values())
+    return taken, sum(staging_buffer.content.nbytes for staging_buffer in writer.staging_buffers.values())
 
 
 def read(folder: Path, state: State, runtime: Runtime) -> Memory:
@@ -173,7 +173,7 @@ def read(folder: Path, state: State, runtime: Runtime) -> Memory:
     start = Start(step=STEP, checkpoint=checkpoint, state=read_state(checkpoint))
     runtime.together(lambda: None)
     with Memory() as taken:
-        restore(start, state.model, state.optimizer, runtime, None)
+        load_checkpoint(start, state.model, state.optimizer, runtime, None)
     return taken
 
 

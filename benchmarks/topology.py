@@ -29,7 +29,7 @@ from topology_work import BOUNDS, GLOBAL_BATCH, LONGEST, MODELS, SAMPLES, SHORTE
 from topology_worker import METHODS
 
 # Processes, micro-batch, balanced cut.
-Layout = tuple[int, int, bool]
+ShardMap = tuple[int, int, bool]
 # The figures of a `Difference` and what they are called in the tables.
 FIGURES = {"weights": "final weights", "loss": "loss", "norm": "gradient norm", "metrics": "evaluation metrics"}
 
@@ -68,7 +68,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def run_method(method: str, arguments: argparse.Namespace) -> dict[tuple[str, Layout], LayoutResult]:
+def run_method(method: str, arguments: argparse.Namespace) -> dict[tuple[str, ShardMap], LayoutResult]:
     """Run all layouts of one method: one launch for each process count."""
     results = {}
     for processes in arguments.processes:
@@ -107,7 +107,7 @@ class Comparison:
 
     model: str
     method: str
-    apart: dict[Layout, Difference]
+    apart: dict[ShardMap, Difference]
     losses: list[float]
     """Of the steps of the first layout."""
 
@@ -139,7 +139,7 @@ class Comparison:
             yield [self.model, self.method, *layout, *(figure(getattr(apart, key)) for key in FIGURES)]
 
 
-def compare(name: str, method: str, results: dict[tuple[str, Layout], LayoutResult]) -> Comparison:
+def compare(name: str, method: str, results: dict[tuple[str, ShardMap], LayoutResult]) -> Comparison:
     """Compare the layouts of one model with the first: one process, the largest micro-batch, not balanced."""
     found = {layout: result for (model, layout), result in results.items() if model == name}
     first = min(found, key=lambda layout: (layout[0], -layout[1], layout[2]))

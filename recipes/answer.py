@@ -23,7 +23,7 @@ from toolkit.models.tiny import encoder
 from toolkit.models.tokenizer import tokenizer
 from toolkit.tasks.question_answering.data import QuestionData
 from toolkit.tasks.question_answering.export import answering_folder
-from toolkit.tasks.question_answering.finding import finish_answers, pad_windows, show_answer
+from toolkit.tasks.question_answering.finding import pad_windows, postprocess_answers, show_answer
 from toolkit.tasks.question_answering.metrics import answer_scores
 from toolkit.tasks.question_answering.spans import best_spans, span_loss
 
@@ -55,14 +55,14 @@ def task(config: Answer) -> Task:
         units=lambda batch: len(batch["labels"]),
         loss=span_loss,
         predict=lambda model, batch: best_spans(model, batch, data.longest_answer),
-        finish=finish_answers(held_out, questions.lacking, data.no_answer_margin, questions.guesses()),
+        postprocess=postprocess_answers(held_out, questions.missing, data.no_answer_margin, questions.guesses()),
         metrics=[answer_scores],
         show=show_answer(held_out),
         decode=tokens.decode,
-        export=answering_folder(tokens, data, questions.lacking),
+        export=answering_folder(tokens, data, questions.missing),
         files=questions.files,
         workers=data.workers,
-        facts={"model": config.model.name or "the embedded encoder, with new weights", **questions.facts},
+        summary={"model": config.model.name or "the embedded encoder, with new weights", **questions.summary},
     )
 
 

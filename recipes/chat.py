@@ -76,7 +76,7 @@ def task(config: Chat) -> Task:
         loss=loss,
         predict=replies.predict if asked else None,
         scores=scores if asked else None,
-        finish=replies.finish if asked else None,
+        postprocess=replies.postprocess if asked else None,
         metrics=replies.metrics,
         from_loss=perplexity,
         baseline_scores=lambda: unigram_scores(prepared, len(tokens)),
@@ -85,11 +85,11 @@ def task(config: Chat) -> Task:
         export=pretrained_folder(tokens, None, "Chat", "text-generation", USAGE),
         files=chats.files,
         workers=data.workers,
-        facts={
+        summary={
             "model": config.model.name or "the embedded causal model, with new weights",
-            **chats.facts,
-            **prepared.facts,
-            **replies.facts,
+            **chats.summary,
+            **prepared.summary,
+            **replies.summary,
         },
     )
 

@@ -105,9 +105,9 @@ def task(config: Classify) -> Task:
         export=pretrained_folder(tokens, config.data.longest, "Text classification", "text-classification"),
         files=texts.files,
         workers=config.data.workers,
-        facts={
+        summary={
             "model": config.model.name or "the embedded encoder, with new weights",
-            **texts.facts,
+            **texts.summary,
             **(positive_class(texts.labels) if texts.kind == "single" else {}),
         },
     )

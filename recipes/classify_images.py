@@ -70,17 +70,17 @@ def task(config: ClassifyImages) -> Task:
         loss=lambda model, batch: summed_cross_entropy(logits_of(model, batch), batch["labels"]),
         predict=lambda model, batch: logits_of(model, batch).argmax(-1),
         scores=lambda model, batch: class_probabilities(images.labels, logits_of(model, batch)),
-        finish=confusion.finish,
+        postprocess=confusion.postprocess,
         metrics=class_metrics(images.labels),
         baseline=images.baseline,
         show=images.shown,
         export=confusion.exported(pretrained_folder(processor, None, "Image classification", "image-classification")),
         files=images.files,
         workers=config.data.workers,
-        facts={
+        summary={
             "model": config.model.name or "the embedded ConvNeXt, with new weights",
-            **prepare.facts,
-            **images.facts,
+            **prepare.summary,
+            **images.summary,
             **positive_class(images.labels),
         },
     )

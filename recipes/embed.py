@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from toolkit import Batch, Config, Rates, Task, UserError, fine_tune
 from toolkit.metrics import correlation
 from toolkit.models.tokenizer import tokenizer
-from toolkit.task import JointLoss
+from toolkit.task import GlobalBatchLoss
 from toolkit.tasks.sentence_embedding.data import EmbeddingData
 from toolkit.tasks.sentence_embedding.losses import ContrastConfig, cosine_error, in_batch_loss
 from toolkit.tasks.sentence_embedding.metrics import search_quality
@@ -68,12 +68,12 @@ def task(config: Embed) -> Task:
         return embed(model, batch, pooling)
 
     scored = lambda model, batch: cosine_error(vectors(model, batch), batch["scores"])  # noqa: E731
-    joint = JointLoss(
-        represent=vectors,
+    joint = GlobalBatchLoss(
+        embed=vectors,
         loss=lambda found, identities: in_batch_loss(
             found, identities, config.contrast.scale, config.contrast.symmetric
         ),
-        beside=lambda batch: batch["identities"],
+        extra=lambda batch: batch["identities"],
     )
 
     return Task(
@@ -87,7 +87,7 @@ def task(config: Embed) -> Task:
         loss=scored if texts.kind == "scores" else joint,
         # Of texts with labels the text itself, without its partner; of pairs both sides, without the negative.
         predict=lambda model, batch: vectors(model, batch)[:, : 1 if partners else 2],
-        finish=search.finish,
+        postprocess=search.postprocess,
         metrics=[correlation if texts.kind == "scores" else search_quality],
         baseline_scores=search.baseline,
         show=search.show,
@@ -95,9 +95,9 @@ def task(config: Embed) -> Task:
         export=embedding_folder(tokens, config.data.longest, pooling),
         files=texts.files,
         workers=config.data.workers,
-        facts={
+        summary={
             "model": config.model.name or "the embedded encoder, with new weights",
-            **texts.facts,
+            **texts.summary,
             "pooling": pooling,
         },
     )

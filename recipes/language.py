@@ -80,9 +80,9 @@ def task(config: Language) -> Task:
         ),
         files=documents.files,
         workers=config.data.workers,
-        facts={
+        summary={
             "model": config.model.name or f"the embedded {objective} model, with new weights",
-            **documents.facts,
+            **documents.summary,
             "blocks": f"{len(train):,} and {len(held_out):,} of {config.data.block} tokens, across documents",
         },
     )

@@ -112,7 +112,7 @@ def task(config: Prefer) -> Task:
         export=export_policy(tokens, config.model, dpo.reference, config.seed),
         files=pairs.files,
         workers=config.data.workers,
-        facts={"model": config.model.name or "the embedded Llama, with new weights", **pairs.facts},
+        summary={"model": config.model.name or "the embedded Llama, with new weights", **pairs.summary},
     )
 
 

@@ -76,14 +76,14 @@ def task(config: Tag) -> Task:
         units=lambda batch: counted(batch["labels"]),
         loss=loss,
         predict=predict,
-        finish=partial(sentences.finish, held_out),
+        postprocess=partial(sentences.postprocess, held_out),
         metrics=tag_metrics(sentences.kind),
         show=sentences.show,
         decode=tokens.decode,
         export=pretrained_folder(tokens, None, "Token classification", "token-classification"),
         files=sentences.files,
         workers=config.data.workers,
-        facts={"model": config.model.name or "the embedded encoder, with new weights", **sentences.facts},
+        summary={"model": config.model.name or "the embedded encoder, with new weights", **sentences.summary},
     )
 
 

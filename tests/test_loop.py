@@ -17,8 +17,8 @@ from tiny_recipe import Network, Sequences, Tiny, collate, task
 
 from toolkit.config.schema import BatchConfig, OptimConfig
 from toolkit.data.order import ShuffledOrder, fingerprint
-from toolkit.distributed.counts import Tally
-from toolkit.distributed.phase import Activity
+from toolkit.distributed.counts import Counts
+from toolkit.distributed.phase import PhaseTracker
 from toolkit.distributed.runtime import start_runtime
 from toolkit.errors import UserError
 from toolkit.loop import train
@@ -158,9 +158,9 @@ def test_a_step_that_fp16_skips_is_counted_and_the_run_goes_on() -> None:
     config, progress = Tiny(), Progress()
     order = ShuffledOrder(45, 8, 0)
     training: Any = SimpleNamespace(
-        runtime=SimpleNamespace(precision="fp16", doing=Activity()), steps_per_epoch=6, config=config, order=order
+        runtime=SimpleNamespace(precision="fp16", phase=PhaseTracker()), steps_per_epoch=6, config=config, order=order
     )
-    taken = StepTaken(2, StepValues(lambda: [4.0, float("inf")], 0.1), Tally(units=8, samples=8), 1.0, 0.0)
+    taken = StepTaken(2, StepValues(lambda: [4.0, float("inf")], 0.1), Counts(units=8, samples=8), 1.0, 0.0)
     unread = Unread(training, progress)
     row = unread.row_of(taken, 4.0)
     assert (row.step, row.skipped, row.loss) == (3, True, 0.5)
@@ -234,12 +234,12 @@ def test_real_processes_give_the_numbers_of_one(processes: int, micro: str, tmp_
     assert len(calls) == processes
     assert len({len(one_process) for one_process in calls}) == 1
     passed = Counter(number for one_process in calls for batch in one_process for number in batch)
-    spare = sum(passed.values()) - 90
-    if spare == 0:
+    dummy = sum(passed.values()) - 90
+    if dummy == 0:
         assert passed == dict.fromkeys(range(45), 2)
         whole = sum(int(row["fingerprint"], 16) for row in rows) % 2**64
         ids = np.array(list(passed.elements()))
         assert whole == fingerprint(ids)
     else:
         # Tail of 5 on 4 processes: 2 rounds of 4 micro-batches, of which 3 are spare, in each of two epochs.
-        assert (processes, spare) == (4, 6)
+        assert (processes, dummy) == (4, 6)

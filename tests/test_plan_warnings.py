@@ -178,7 +178,7 @@ def test_sources_that_are_slow_to_read_are_compared_as_far_as_the_time_goes(monk
 
 @given(st.integers(0, 3000), st.integers(1, 2000))
 def test_the_spread_order_is_one_of_all_that_are_wanted(count: int, most: int) -> None:
-    order = overlap.in_spread_order(count, most).tolist()
+    order = overlap.in_bisecting_order(count, most).tolist()
     assert len(order) == len(set(order)) == min(count, most)
     assert set(order) <= set(range(count))
 

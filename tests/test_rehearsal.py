@@ -17,7 +17,7 @@ from resuming import Build, contents, numbers, run, undisturbed
 from tiny_recipe import Tiny, task
 
 from toolkit import rehearsal
-from toolkit.task import Finished, Task
+from toolkit.task import Postprocessed, Task
 
 REHEARSED = ("--rehearse", "true")
 
@@ -45,13 +45,13 @@ ENDS = {
     "a metric": (with_task(metrics=[failing(KeyError("f1"))]), "to evaluate the model failed: KeyError: 'f1' (test_rehearsal"),
     "a prediction": (with_task(predict=failing(IndexError("index 3"))), "to evaluate the model failed: IndexError: index 3"),
     "references": (with_task(references=lambda batch: batch["no such"]), "to evaluate the model failed: KeyError: 'no such'"),
-    "predictions put together": (with_task(finish=failing(ValueError("windows"))), "failed: ValueError: windows"),
+    "predictions put together": (with_task(postprocess=failing(ValueError("windows"))), "failed: ValueError: windows"),
     "what is shown": (with_task(show=lambda *sample: {"text": {1, 2}}), "to evaluate the model failed: AttributeError"),
     "what follows from the loss": (with_task(from_loss=failing(OverflowError("math"))), "failed: OverflowError: math"),
     "the baseline": (with_task(baseline_scores=failing(ZeroDivisionError())), "failed: ZeroDivisionError (test_rehearsal"),
     "scores": (with_task(show=lambda *sample: {}, scores=failing(TypeError("logits"))), "failed: TypeError: logits"),
     "details": (
-        with_task(finish=lambda found: Finished([1], [1], details={"matrix": torch.ones(2)})), "failed: TypeError: Object of type Tensor"
+        with_task(postprocess=lambda found: Postprocessed([1], [1], details={"matrix": torch.ones(2)})), "failed: TypeError: Object of type Tensor"
     ),
 }  # fmt: skip
 
@@ -66,12 +66,12 @@ def test_a_task_that_needs_all_predictions_is_tried_with_all(tmp_path: Path) -> 
     """Who puts windows together may count on each of them."""
     seen: list[int] = []
 
-    def finish(predictions: Mapping[int, Any]) -> Finished:
+    def postprocess(predictions: Mapping[int, Any]) -> Postprocessed:
         seen.append(len(predictions))
         values = [predictions[number] for number in range(23)]
-        return Finished(values, [0] * 23)
+        return Postprocessed(values, [0] * 23)
 
-    run(tmp_path / "run", *REHEARSED, build=with_task(finish=finish, baseline=None)).done()
+    run(tmp_path / "run", *REHEARSED, build=with_task(postprocess=postprocess, baseline=None)).done()
     # A few, all, and then the evaluations of the run.
     assert seen == [4, 23, 23, 23]
 

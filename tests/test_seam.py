@@ -1,4 +1,4 @@
-"""What a task can say beyond a loss per sample: joint losses, random transforms, predictions that are finished later."""
+"""What a task can say beyond a loss per sample: global-batch losses, random transforms, predictions that are finished later."""
 
 import json
 from collections import Counter
@@ -28,7 +28,7 @@ from toolkit.prepare import prepare
 from toolkit.progress import Progress
 from toolkit.randomness import seed_for
 from toolkit.schedules import learning_rate
-from toolkit.task import Batch, Finished, JointLoss, Task
+from toolkit.task import Batch, GlobalBatchLoss, Postprocessed, Task
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,20 @@ def run(made: Task, config: Tiny) -> Ran:
     return Ran(weights, progress.rows, last)
 
 
-def represent(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+def embed(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     return model(batch["values"], batch["mask"])  # type: ignore[no-any-return]
 
 
-def contrast(represented: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def contrast(embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Samples of one label are to lie close: a sum over samples that every other sample of the batch is in."""
-    normal = F.normalize(represented, dim=-1)
+    normal = F.normalize(embeddings, dim=-1)
     alike = 5 * normal @ normal.T
     same = (labels[:, None] == labels[None, :]).double()
     return -(same * F.log_softmax(alike, dim=-1)).sum()
 
 
 def joint(config: Tiny) -> Task:
-    together = JointLoss(represent, contrast, beside=lambda batch: batch["labels"])
+    together = GlobalBatchLoss(embed, contrast, extra=lambda batch: batch["labels"])
     return replace(task(config), loss=together)
 
 
@@ -75,7 +75,7 @@ def by_hand(config: Tiny) -> tuple[dict[str, torch.Tensor], list[float]]:
     total, losses = round((config.epochs or 0) * order.steps_per_epoch), []
     for step in range(total):
         batch = collate(source.fetch(order.global_batch(step).tolist()))
-        loss = contrast(represent(model, batch), batch["labels"]) / len(batch["labels"])
+        loss = contrast(embed(model, batch), batch["labels"]) / len(batch["labels"])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip or float("inf"))
         for group in optimizer.param_groups:
@@ -107,7 +107,7 @@ def test_the_joint_loss_of_an_evaluation_is_taken_in_blocks_of_the_global_batch(
     for start in range(0, len(source), 8):
         batch = collate(source.fetch(range(start, min(start + 8, len(source)))))
         with torch.no_grad():
-            expected += float(contrast(represent(training.model, batch), batch["labels"]))
+            expected += float(contrast(embed(training.model, batch), batch["labels"]))
     runtime.accelerator.free_memory()
     assert found is not None
     assert found.metrics["loss"] == pytest.approx(expected / len(source), rel=1e-13)
@@ -154,14 +154,14 @@ def test_samples_of_an_evaluation_are_transformed_alike_each_time_and_those_of_t
 def finishing(config: Tiny) -> Task:
     """A task whose samples are windows of two of a longer text: the metric counts pairs."""
 
-    def finish(predictions: Any) -> Finished:
+    def postprocess(predictions: Any) -> Postprocessed:
         assert list(predictions) == list(range(config.data.held_out))
         pairs = [predictions[n] + predictions[n + 1] for n in range(0, config.data.held_out - 1, 2)]
-        return Finished(pairs, [2] * len(pairs), baseline=[2] * len(pairs))
+        return Postprocessed(pairs, [2] * len(pairs), baseline=[2] * len(pairs))
 
     return replace(
         task(config),
-        finish=finish,
+        postprocess=postprocess,
         baseline=None,
         metrics=[accuracy],
         from_loss=lambda loss, units: {"twice": 2 * loss, "units": units},

@@ -80,14 +80,14 @@ def save(training: Training, progress: Progress, done: int) -> None:
     """Begin a checkpoint of this moment: in the main process, or in all of them where each writes its part."""
     runtime, saver = training.runtime, progress.saver
     # A slow disk is no hang.
-    runtime.doing("waiting until the checkpoint before is written", done, patient=True)
+    runtime.phase("waiting until the checkpoint before is written", done, patient=True)
     if saver is not None:
         saver.wait()
-    runtime.doing(COPYING, done)
+    runtime.phase(COPYING, done)
     # Rows that could not be written would be missing from its ledger.
     wanted = saver is not None and saver.begun != done and not progress.in_trouble
-    spread = runtime if saver is not None and saver.is_shared else None
-    if spread is not None:
+    sharded = runtime if saver is not None and saver.is_shared else None
+    if sharded is not None:
         # Whether writing still works the main process alone knows.
         wanted = runtime.on_main(lambda: wanted)
     if saver is None or not wanted:
@@ -95,7 +95,7 @@ def save(training: Training, progress: Progress, done: int) -> None:
     module = runtime.accelerator.unwrap_model(training.model)
     state = {**state_of(training, progress), "config": as_mapping(training.config)}
     epoch = done / training.steps_per_epoch
-    saver.save(done, lambda: content_of(module, training.optimizer.optimizer, done, epoch, state, spread))
+    saver.save(done, lambda: content_of(module, training.optimizer.optimizer, done, epoch, state, sharded))
 
 
 def stop_here(training: Training, progress: Progress, done: int) -> NoReturn:
@@ -105,7 +105,7 @@ def stop_here(training: Training, progress: Progress, done: int) -> NoReturn:
         Preempted: always, unless the checkpoint can't be written.
     """
     runtime = training.runtime
-    runtime.doing("sealing the last checkpoint", done, patient=True)
+    runtime.phase("sealing the last checkpoint", done, patient=True)
     # Told by the first process that was asked; the grace period runs in all of them from here at the latest.
     reasons = runtime.gather(runtime.stop.reason)
     runtime.stop.note("another process was asked to stop")
@@ -113,7 +113,7 @@ def stop_here(training: Training, progress: Progress, done: int) -> NoReturn:
     shared = progress.saver is not None and progress.saver.is_shared
     if shared:
         save(training, progress, done)
-        runtime.doing("sealing the last checkpoint", done, patient=True)
+        runtime.phase("sealing the last checkpoint", done, patient=True)
 
     def seal() -> str:
         if not shared:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from toolkit.errors import DEFECT, DONE, STOPPED, USER_CAN_FIX, UserError
 from toolkit.output import pipes
-from toolkit.output.console import Voice, figures
+from toolkit.output.console import Console, figures
 from toolkit.output.run_folder import is_locked, read_record
 
 # 0: done or under way; 2: the user can fix it; 75: stopped on request, to be started again; 1: failed or died.
@@ -117,20 +117,20 @@ def tell_status(folder: Path) -> int:
         return USER_CAN_FIX
     state = str(record.get("status"))
     died = state == "running" and not is_locked(folder)
-    voice = Voice(is_main=True)
-    facts = {"status": f"{state}, but no process works on it: it has died" if died else state}
+    console = Console(is_main=True)
+    summary = {"status": f"{state}, but no process works on it: it has died" if died else state}
     if record.get("reason"):
-        facts["reason"] = record["reason"]
+        summary["reason"] = record["reason"]
     if "step" in record:
-        facts["step"] = steps_done(folder, record)
+        summary["step"] = steps_done(folder, record)
     if record.get("repeated"):
-        facts["repeated"] = f"{record['repeated']:,} step(s) were done again after a crash"
+        summary["repeated"] = f"{record['repeated']:,} step(s) were done again after a crash"
     for name in ("metrics", "baseline"):
         if record.get(name):
-            facts[name] = figures({key: value for key, value in record[name].items() if value is not None})
+            summary[name] = figures({key: value for key, value in record[name].items() if value is not None})
     for problem in record.get("problems") or []:
-        facts["problem"] = f"{facts['problem']}; {problem}" if "problem" in facts else problem
-    voice.facts(str(folder), facts)
+        summary["problem"] = f"{summary['problem']}; {problem}" if "problem" in summary else problem
+    console.summary(str(folder), summary)
     return DEFECT if died else code_of(state, record)
 
 
@@ -165,7 +165,7 @@ def tell_verification(given: argparse.Namespace, rest: list[str], parser: argpar
         from toolkit.verify.check import verify
 
         report = verify(given.run, given.recipe)
-        Voice(is_main=True).say(str(report))
+        Console(is_main=True).print(str(report))
         return RIGHT if report.sound else WRONG
     if given.recipe is not None:
         parser.error("--recipe goes with a run folder only; --resume names the recipe already")
@@ -176,18 +176,18 @@ def tell_resumption(recipe: Path, arguments: list[str], chosen: dict[str, Any]) 
     """Kill and resume a recipe, print what came of it, and return the exit code."""
     from toolkit.verify.resume_check import verify_resume
 
-    voice = Voice(is_main=True)
+    console = Console(is_main=True)
     # What was started ends with this command.
-    former = signal.signal(signal.SIGTERM, end)
+    previous = signal.signal(signal.SIGTERM, end)
     try:
-        certificate = verify_resume(recipe, arguments, say=voice.say, **chosen)
+        resume_check = verify_resume(recipe, arguments, say=console.print, **chosen)
     finally:
-        signal.signal(signal.SIGTERM, former)
-    voice.table("against the undisturbed run", certificate.columns, [check.row() for check in certificate.checks])
-    for remark in certificate.remarks:
-        voice.say(remark)
-    voice.say(certificate.verdict())
-    return RIGHT if certificate.holds else WRONG
+        signal.signal(signal.SIGTERM, previous)
+    console.table("against the undisturbed run", resume_check.columns, [check.row() for check in resume_check.checks])
+    for remark in resume_check.remarks:
+        console.print(remark)
+    console.print(resume_check.verdict())
+    return RIGHT if resume_check.holds else WRONG
 
 
 def end(number: int, frame: object) -> NoReturn:
@@ -200,5 +200,5 @@ def tell_comparison(first: Path, second: Path) -> int:
     from toolkit.verify.compare import compare
 
     comparison = compare(first, second)
-    Voice(is_main=True).say(str(comparison))
+    Console(is_main=True).print(str(comparison))
     return RIGHT if comparison.same else WRONG

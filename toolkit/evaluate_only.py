@@ -12,7 +12,7 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError, UserError
 from toolkit.evaluation import Evaluation, evaluate
 from toolkit.evaluation_file import NAME, numbers, write_evaluation
-from toolkit.output.console import Display, Voice
+from toolkit.output.console import Console, Display
 from toolkit.output.run_folder import read_record, told_if_refused
 from toolkit.prepare import prepare_for_evaluation
 from toolkit.session import Result, tell
@@ -25,7 +25,7 @@ PREDICTIONS_ALONE = "evaluation_predictions.jsonl"
 
 
 def evaluate_only(
-    config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe: str, runtime: Runtime, voice: Voice
+    config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe: str, runtime: Runtime, console: Console
 ) -> Result:
     """Evaluate the model in `model.name`, and write what came of it into the folder `output`.
 
@@ -55,23 +55,23 @@ def evaluate_only(
     # No optimizer and no training batch: what does not fit the training is of no concern here.
     model = prepare_for_evaluation(task, chosen, runtime)
     weights, data = runtime.on_main(lambda: (weights_in(chosen.model.name), data_of(chosen, task)))
-    facts = {"weights": weights["told"], "data": data["told"], "samples": f"{data['samples']:,}"}
+    summary = {"weights": weights["told"], "data": data["told"], "samples": f"{data['samples']:,}"}
     baseline = runtime.on_main(lambda: known_baseline(weights, data)) if alone is not chosen else {}
     if alone is not chosen and not baseline:
-        facts["baseline"] = "none: it is learned from training data, and the run was evaluated on other data"
-    voice.facts(f"{recipe}: evaluation only", facts)
+        summary["baseline"] = "none: it is learned from training data, and the run was evaluated on other data"
+    console.summary(f"{recipe}: evaluation only", summary)
     if runtime.on_main(lambda: trained_on(chosen, weights)):
-        voice.say(
+        console.print(
             f"  warning: {chosen.data.eval} is the file that this model was trained on: the metrics promise too much"
         )
-    with Display(voice) as display:
+    with Display(console) as display:
         evaluation = evaluate(task, chosen, runtime, model, last=True, display=display)
     assert evaluation is not None  # nobody listens to requests to stop here
     if alone is not chosen:
         evaluation = replace(evaluation, baseline=baseline)
     runtime.on_main(lambda: write(output, evaluation, weights, data))
     result = Result(evaluation.metrics, evaluation.baseline, 0, output)
-    tell(result, voice, places={"evaluation": NAME, "predictions": PREDICTIONS_ALONE})
+    tell(result, console, places={"evaluation": NAME, "predictions": PREDICTIONS_ALONE})
     return result
 
 

@@ -13,16 +13,16 @@ from accelerate.data_loader import prepare_data_loader
 from toolkit.config.schema import Config
 from toolkit.data.loader import LoadedMicroBatch, MicroBatchSampler, build_loader, started
 from toolkit.data.order import Ids, fingerprint
-from toolkit.distributed.counts import Tally
+from toolkit.distributed.counts import Counts
 from toolkit.distributed.memory import lacks_memory
 from toolkit.distributed.phase import PREDICTING
 from toolkit.distributed.runtime import Runtime
-from toolkit.grad_cache import represent
-from toolkit.lockstep import Lockstep
-from toolkit.models.parameters import rest
+from toolkit.grad_cache import embed
+from toolkit.models.parameters import reshard
 from toolkit.output.console import Display
 from toolkit.scoring import Collector, Scored, evenly, to_host
-from toolkit.task import JointLoss, Source, Task
+from toolkit.synchronised_generation import SynchronisedGeneration
+from toolkit.task import GlobalBatchLoss, Source, Task
 
 # Predictions that wait in a process before they are gathered and given to the metrics: a bound on memory.
 HELD_SAMPLES = 4096
@@ -85,11 +85,13 @@ class OneForward:
     place. Everything else, such as `generate`, goes to the module itself, without what Accelerate wrapped around it.
     """
 
-    def __init__(self, model: torch.nn.Module, unwrapped: torch.nn.Module, lockstep: Lockstep | None = None) -> None:
+    def __init__(
+        self, model: torch.nn.Module, unwrapped: torch.nn.Module, synchronised: SynchronisedGeneration | None = None
+    ) -> None:
         self.model = model
         self.unwrapped = unwrapped
-        if lockstep is not None:
-            self.generate = lockstep.generate
+        if synchronised is not None:
+            self.generate = synchronised.generate
         self.asked: tuple[Any, ...] | None = None
         self.answer: Any = None
 
@@ -147,8 +149,8 @@ def evaluate(
     wanted = evenly(np.sort(order.ids), shown) if task.show is not None else set()
     # Known to all processes alike: in these rounds each asks how sure the model is.
     shown_rounds = set((np.flatnonzero(np.isin(order.ids, list(wanted))) // size).tolist())
-    if wanted and task.finish is not None:
-        shown_rounds = set(range(order.steps_per_epoch))  # which samples its items are of, only `finish` knows
+    if wanted and task.postprocess is not None:
+        shown_rounds = set(range(order.steps_per_epoch))  # which samples its items are of, only `postprocess` knows
     # Metrics live in the main process alone; made together, so that a missing package stops all processes and hangs none.
     collector = runtime.together(
         lambda: Collector(task, config.batch.size, last, shown, wanted) if runtime.is_main else None
@@ -157,47 +159,47 @@ def evaluate(
     was_training = model.training
     share_buffers(model, runtime)
     model.eval()
-    doing = runtime.doing
-    doing("preparing an evaluation")
+    phase = runtime.phase
+    phase("preparing an evaluation")
     loss = torch.zeros((), dtype=torch.float64)
     units = samples = seen = 0
     held: list[Scored | None] = []
     for number, micro in enumerate(started(loader), start=1):
-        doing(f"agreeing with the others before batch {number:,} of an evaluation")
-        if runtime.agree(Tally(stop=int(runtime.stop.requested))).stop:
-            rest(model.train(was_training))
+        phase(f"agreeing with the others before batch {number:,} of an evaluation")
+        if runtime.all_reduce_counts(Counts(stop=int(runtime.stop.requested))).stop:
+            reshard(model.train(was_training))
             return None
-        doing(f"evaluating batch {number:,}", batch=micro)
+        phase(f"evaluating batch {number:,}", batch=micro)
         total, scored = evaluate_batch(task, runtime, model, micro, micro.plan.step in shown_rounds)
-        if not micro.plan.spare:
+        if not micro.plan.dummy:
             loss += total
             units += micro.units
             samples += len(micro.ids)
             seen += fingerprint(np.array(micro.ids))
-        held.append(None if micro.plan.spare else scored)
+        held.append(None if micro.plan.dummy else scored)
         # Every process counts alike, so that the decision to gather needs no agreement.
         if number == order.steps_per_epoch or len(held) * size >= HELD_SAMPLES:
-            doing(f"gathering predictions after batch {number:,} of an evaluation", patient=True)
+            phase(f"gathering predictions after batch {number:,} of an evaluation", patient=True)
             gathered = runtime.counted(runtime.gather(held))
             runtime.on_main(lambda gathered=gathered: feed(collector, gathered))  # type: ignore[misc]
             held.clear()
         if display is not None:
             display.evaluated(number, order.steps_per_epoch)
-    rest(model.train(was_training))
-    doing("computing metrics", patient=True)
+    reshard(model.train(was_training))
+    phase("computing metrics", patient=True)
 
-    whole = runtime.agree(Tally(units, samples, fingerprint=seen % 2**64, earlier_loss=float(loss)))
+    whole = runtime.all_reduce_counts(Counts(units, samples, fingerprint=seen % 2**64, earlier_loss=float(loss)))
     if whole.samples != len(order.ids) or whole.fingerprint != fingerprint(order.ids):
         raise RuntimeError(f"evaluation saw {whole.samples} samples of {len(order.ids)}, or not each of them once")
     summed = whole.earlier_loss
-    if isinstance(task.loss, JointLoss):
-        summed = runtime.on_main(lambda: collector.joint_loss() if collector else 0.0)
+    if isinstance(task.loss, GlobalBatchLoss):
+        summed = runtime.on_main(lambda: collector.global_batch_loss() if collector else 0.0)
     mean = summed / whole.units if whole.units else math.nan
     from_loss = dict(task.from_loss(mean, whole.units)) if task.from_loss is not None else {}
 
     def compute() -> tuple[dict[str, float], dict[str, float]] | None:
         assert collector is not None
-        if not collector.finish_predictions(are_all=most is None):
+        if not collector.postprocess(are_all=most is None):
             return None
         try:
             # What is for the reader stays in this process.
@@ -232,28 +234,30 @@ def share_buffers(model: torch.nn.Module, runtime: Runtime) -> None:
 def evaluate_batch(
     task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch, shown: bool = False
 ) -> tuple[float, Scored]:
-    """Return the summed loss of one batch (0 for a joint loss, which is taken later), and its predictions beside its references.
+    """Return the summed loss of one batch (0 for a global-batch loss, which is taken later), and its predictions beside its references.
 
     With `shown`, samples of it are shown, and it is said how sure the model is.
     """
     batch = runtime.to_device(micro.batch)
     module = runtime.accelerator.unwrap_model(model)
-    lockstep = Lockstep(runtime, module) if runtime.strategy.sharded and hasattr(module, "generate") else None
-    once = cast(torch.nn.Module, OneForward(model, module, lockstep))
-    total, predictions, references, represented, beside = 0.0, None, None, None, None
-    if isinstance(task.loss, JointLoss):
-        tensor, known = represent(task.loss, once, batch)
-        represented, beside = tensor.cpu(), None if known is None else known.cpu()
+    synchronised = (
+        SynchronisedGeneration(runtime, module) if runtime.strategy.sharded and hasattr(module, "generate") else None
+    )
+    once = cast(torch.nn.Module, OneForward(model, module, synchronised))
+    total, predictions, references, represented, extra = 0.0, None, None, None, None
+    if isinstance(task.loss, GlobalBatchLoss):
+        tensor, known = embed(task.loss, once, batch)
+        represented, extra = tensor.cpu(), None if known is None else known.cpu()
     else:
         total = float(task.loss(once, batch))
     if task.predict is not None:
-        runtime.doing(PREDICTING, batch=micro)
+        runtime.phase(PREDICTING, batch=micro)
         predictions = to_host(task.predict(once, batch))
-        if lockstep is not None and "input_ids" in batch:
-            lockstep.keep_up(batch["input_ids"])
-        references = to_host(task.references(batch)) if task.finish is None else None
+        if synchronised is not None and "input_ids" in batch:
+            synchronised.keep_up(batch["input_ids"])
+        references = to_host(task.references(batch)) if task.postprocess is None else None
     scores = task.scores(once, batch) if task.scores is not None and shown else None
-    return total, Scored(micro.ids, predictions, references, represented, beside, scores)
+    return total, Scored(micro.ids, predictions, references, represented, extra, scores)
 
 
 def feed(collector: Collector | None, gathered: list[list[Scored | None]]) -> None:

@@ -48,7 +48,7 @@ def parameters_to_freeze(
     ever: dict[str, None] = {}  # in any of them
     for plan in plans:
         micro = runtime.together(lambda plan=plan: batches.__getitems__(plan))  # type: ignore[misc]
-        runtime.doing("trying the first micro-batch", plan.step + 1, patient=True, batch=micro)
+        runtime.phase("trying the first micro-batch", plan.step + 1, patient=True, batch=micro)
         without = runtime.together(
             lambda micro=micro: without_gradient(task, runtime, model, micro),  # type: ignore[misc]
             talking=True,
@@ -170,14 +170,14 @@ def forgotten_parameters(model: torch.nn.Module, without: Iterable[str]) -> list
     a model. Embeddings do not count for that: where the vocabulary is large, they are more than all layers together.
     """
     names, without = parameter_names(model), set(without)
-    lacking = {parameter for parameter in model.parameters() if names[parameter] in without}
-    forgotten = set(lacking)
+    missing = {parameter for parameter in model.parameters() if names[parameter] in without}
+    forgotten = set(missing)
     for part in models_of_transformers(model):
         trained = {parameter for parameter in part.parameters() if parameter.requires_grad}
         tables = {p for module in part.modules() if isinstance(module, torch.nn.Embedding) for p in module.parameters()}
-        unused = trained & lacking
+        unused = trained & missing
         if 2 * elements(unused - tables) <= elements(trained - tables):
-            forgotten -= unused - head_of(part) - layers_left_out(part, trained, lacking)
+            forgotten -= unused - head_of(part) - layers_left_out(part, trained, missing)
     return [names[parameter] for parameter in model.parameters() if parameter in forgotten]
 
 
@@ -202,14 +202,14 @@ def head_of(model: Any) -> set[torch.nn.Parameter]:
 
 
 def layers_left_out(
-    model: torch.nn.Module, trained: set[torch.nn.Parameter], lacking: set[torch.nn.Parameter]
+    model: torch.nn.Module, trained: set[torch.nn.Parameter], missing: set[torch.nn.Parameter]
 ) -> set[torch.nn.Parameter]:
     """Return the parameters of whole layers without a gradient, where other layers of the same stack have one."""
     found: set[torch.nn.Parameter] = set()
     for stack in model.modules():
         if isinstance(stack, torch.nn.ModuleList):
             layers = [own for layer in stack if (own := trained.intersection(layer.parameters()))]
-            without = [layer for layer in layers if layer <= lacking]
+            without = [layer for layer in layers if layer <= missing]
             if len(without) < len(layers):
                 found.update(*without)
     return found

@@ -11,70 +11,76 @@ import torch
 from toolkit.data.loader import LoadedMicroBatch
 from toolkit.losses import full_precision
 from toolkit.randomness import seed_for
-from toolkit.task import Batch, JointLoss, Task
+from toolkit.task import Batch, GlobalBatchLoss, Task
 from toolkit.train_state import Training
 
 
 def loss_of_batch(task: Task, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """Return the loss of a batch that stands for itself, summed over its units."""
-    if not isinstance(task.loss, JointLoss):
+    if not isinstance(task.loss, GlobalBatchLoss):
         return task.loss(model, batch)
-    represented, beside = represent(task.loss, model, batch)
-    return task.loss.loss(represented, beside)
+    embeddings, extra = embed(task.loss, model, batch)
+    return task.loss.loss(embeddings, extra)
 
 
-def represent(joint: JointLoss, model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return what a joint loss is made of, in at least float32, and what it has to know beside."""
-    return full_precision(joint.represent(model, batch)), None if joint.beside is None else joint.beside(batch)
+def embed(
+    global_loss: GlobalBatchLoss, model: torch.nn.Module, batch: Batch
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return what a global-batch loss is made of, in at least float32, and what it has to know beside."""
+    return full_precision(global_loss.embed(model, batch)), None if global_loss.extra is None else global_loss.extra(
+        batch
+    )
 
 
-class JointStep:
-    """The joint loss of one step, in the parts that the micro-batches of this process contribute."""
+class GlobalBatchStep:
+    """The global-batch loss of one step, in the parts that the micro-batches of this process contribute."""
 
-    def __init__(self, training: Training, step: int, micro_batches: list[LoadedMicroBatch], joint: JointLoss) -> None:
+    def __init__(
+        self, training: Training, step: int, micro_batches: list[LoadedMicroBatch], global_loss: GlobalBatchLoss
+    ) -> None:
         self.training = training
-        self.joint = joint
+        self.global_loss = global_loss
         self.micro_batches = micro_batches
         self.value = torch.zeros((), device=training.runtime.device)
         self.gradients: list[torch.Tensor] | None = None
         if len(micro_batches) > 1:
-            runtime, represented, beside = training.runtime, [], []
+            runtime, embeddings, extra = training.runtime, [], []
             for number, micro in enumerate(micro_batches):
                 # The same dropout as in the pass that follows.
                 runtime.seed(seed_for(training.config.seed, "dropout", step, runtime.data_parallel_rank, number))
                 with torch.no_grad():
-                    tensor, known = represent(joint, training.model, runtime.to_device(micro.batch))
-                represented.append(tensor)
-                beside.append(known)
-            self.gradients = self.gradients_of(represented, beside)
+                    tensor, known = embed(global_loss, training.model, runtime.to_device(micro.batch))
+                embeddings.append(tensor)
+                extra.append(known)
+            self.gradients = self.gradients_of(embeddings, extra)
 
     def part(self, number: int, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what a micro-batch runs backward from, and its share of the value of the loss.
 
         The first is no loss: its gradient with respect to the weights is this micro-batch's part of the loss's.
         """
-        represented, beside = represent(self.joint, self.training.model, batch)
+        embeddings, extra = embed(self.global_loss, self.training.model, batch)
         if self.gradients is None:
-            self.gradients = self.gradients_of([represented.detach()], [beside])
+            self.gradients = self.gradients_of([embeddings.detach()], [extra])
         value, self.value = self.value, torch.zeros_like(self.value)
-        return (represented * self.gradients[number]).sum(), value
+        return (embeddings * self.gradients[number]).sum(), value
 
-    def gradients_of(self, represented: list[torch.Tensor], beside: list[torch.Tensor | None]) -> list[torch.Tensor]:
+    def gradients_of(self, embeddings: list[torch.Tensor], extra: list[torch.Tensor | None]) -> list[torch.Tensor]:
         """Return the gradient of the loss of the global batch with respect to each tensor here."""
-        real = [not micro.plan.spare for micro in self.micro_batches]
-        mine = [number for micro in self.micro_batches if not micro.plan.spare for number in micro.ids]
+        real = [not micro.plan.dummy for micro in self.micro_batches]
+        mine = [number for micro in self.micro_batches if not micro.plan.dummy for number in micro.ids]
         owners = self.training.runtime.counted(self.training.runtime.gather_all(mine))
         ids = np.array([number for owner in owners for number in owner])
         # By sample id: a sum of floating-point numbers depends on its order, and the topology may not decide it.
         order = self.training.runtime.put(torch.from_numpy(np.argsort(ids, kind="stable")))
         counts = [len(owner) for owner in owners]
-        whole = self.gathered(represented, real, counts)[order].requires_grad_()
+        whole = self.gathered(embeddings, real, counts)[order].requires_grad_()
         known = None
-        if self.joint.beside is not None:
-            tensors = [tensor for tensor in beside if tensor is not None]
+        if self.global_loss.extra is not None:
+            tensors = [tensor for tensor in extra if tensor is not None]
             known = self.gathered(tensors, real, counts)[order]
         with torch.enable_grad():
-            loss = self.joint.loss(whole, known)
+            loss = self.global_loss.loss(whole, known)
         (gradient,) = torch.autograd.grad(loss, whole)
         # Every process computed the whole loss; one of them reports it.
         if self.training.runtime.is_main:
@@ -83,7 +89,7 @@ class JointStep:
         unsorted[order] = gradient
         start = sum(counts[: self.training.runtime.data_parallel_rank])
         parts = []
-        for tensor, counted in zip(represented, real, strict=True):
+        for tensor, counted in zip(embeddings, real, strict=True):
             if counted:
                 parts.append(unsorted[start : start + len(tensor)])
                 start += len(tensor)
@@ -92,7 +98,7 @@ class JointStep:
         return parts
 
     def gathered(self, tensors: list[torch.Tensor], real: list[bool], counts: list[int]) -> torch.Tensor:
-        """Return the rows of all processes, by process, without those of spare micro-batches."""
+        """Return the rows of all processes, by process, without those of dummy micro-batches."""
         own = [tensor for tensor, counted in zip(tensors, real, strict=True) if counted]
         rows = torch.cat(own) if own else tensors[0][:0]
         return self.training.runtime.gather_rows(rows, counts)

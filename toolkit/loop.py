@@ -14,15 +14,15 @@ from torch.distributed.tensor import DTensor
 
 from toolkit.boundaries import conclude, evaluate_again, pause, stop_here
 from toolkit.data.loader import LoadedMicroBatch, started
-from toolkit.distributed.counts import tally
+from toolkit.distributed.counts import count_micro_batches
 from toolkit.distributed.phase import BACKWARD_PASS, FORWARD_PASS, OPTIMIZER_STEP
 from toolkit.evaluation import Evaluation
-from toolkit.grad_cache import JointStep, loss_of_batch
+from toolkit.grad_cache import GlobalBatchStep, loss_of_batch
 from toolkit.progress import Progress
 from toolkit.randomness import seed_for
 from toolkit.rows import StepTaken, StepValues, Unread
 from toolkit.schedules import learning_rate
-from toolkit.task import JointLoss
+from toolkit.task import GlobalBatchLoss
 from toolkit.train_state import Training
 
 
@@ -47,20 +47,22 @@ def train(training: Training, progress: Progress, known: Evaluation | None = Non
         # of the step that begins: by then it is there, and the device has had work meanwhile.
         earlier = unread.arrived()
         own_loss = earlier.own_loss() if earlier else 0.0
-        runtime.doing("agreeing with the others", step + 1)
-        agreed = runtime.agree(tally(micro_batches, own_loss, runtime.stop.requested, progress.in_trouble))
+        runtime.phase("agreeing with the others", step + 1)
+        counts = runtime.all_reduce_counts(
+            count_micro_batches(micro_batches, own_loss, runtime.stop.requested, progress.in_trouble)
+        )
         if earlier:
-            progress.record(unread.row_of(earlier, agreed.earlier_loss))
-        if agreed.trouble:
+            progress.record(unread.row_of(earlier, counts.earlier_loss))
+        if counts.trouble:
             runtime.on_main(progress.raise_trouble)
-        if agreed.stop:
+        if counts.stop:
             for row in unread.settle():
                 progress.record(row)
             stop_here(training, progress, step)
 
-        values = take_step(training, step, micro_batches, agreed.units)
+        values = take_step(training, step, micro_batches, counts.units)
 
-        unread.add(StepTaken(step, values, agreed, perf_counter() - begun, waited, progress.stood_still()))
+        unread.add(StepTaken(step, values, counts, perf_counter() - begun, waited, progress.stood_still()))
         evaluation = pause(training, unread, progress, step + 1) or evaluation
         begun = perf_counter()
     return evaluation
@@ -69,7 +71,7 @@ def train(training: Training, progress: Progress, known: Evaluation | None = Non
 def take_step(training: Training, step: int, micro_batches: list[LoadedMicroBatch], units: int) -> StepValues:
     """Run one optimizer step, whose loss is averaged over `units` in all processes together."""
     task, runtime, model, optimizer = training.task, training.runtime, training.model, training.optimizer
-    accelerator, doing, count = runtime.accelerator, runtime.doing, len(micro_batches)
+    accelerator, phase, count = runtime.accelerator, runtime.phase, len(micro_batches)
     rate = learning_rate(training.config.optim, step, training.total_steps)
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -79,27 +81,29 @@ def take_step(training: Training, step: int, micro_batches: list[LoadedMicroBatc
     summed_loss = torch.zeros((), device=runtime.device)
     norm = torch.zeros((), device=runtime.device)
 
-    joint = JointStep(training, step, micro_batches, task.loss) if isinstance(task.loss, JointLoss) else None
+    global_loss = (
+        GlobalBatchStep(training, step, micro_batches, task.loss) if isinstance(task.loss, GlobalBatchLoss) else None
+    )
 
     runtime.accumulate_over(count)
     for number, micro in enumerate(micro_batches):
         runtime.seed(seed_for(training.config.seed, "dropout", step, runtime.data_parallel_rank, number))
         with accelerator.accumulate(model):
-            doing(FORWARD_PASS, step + 1, batch=micro)
+            phase(FORWARD_PASS, step + 1, batch=micro)
             batch = runtime.to_device(micro.batch)
-            if joint is not None:
-                loss, value = joint.part(number, batch)
+            if global_loss is not None:
+                loss, value = global_loss.part(number, batch)
             else:
                 loss = loss_of_batch(task, model, batch)
-                if micro.plan.spare:
+                if micro.plan.dummy:
                     loss = loss * 0.0
                 value = loss.detach()
             summed_loss = summed_loss + value
-            doing(BACKWARD_PASS, step + 1, batch=micro)
+            phase(BACKWARD_PASS, step + 1, batch=micro)
             accelerator.backward(loss * scale)
             # Without any unit there is nothing to learn from: neither momentum nor weight decay may act.
             if accelerator.sync_gradients and units:
-                doing(OPTIMIZER_STEP, step + 1)
+                phase(OPTIMIZER_STEP, step + 1)
                 norm = whole(accelerator.clip_grad_norm_(model.parameters(), training.config.optim.clip or inf))
                 skip_unless_finite(optimizer, norm)
                 optimizer.step()
@@ -127,8 +131,8 @@ def global_batches(training: Training) -> Iterator[tuple[int, list[LoadedMicroBa
     They wait in host memory until all are there: the units of the whole step have to be counted before its first
     backward pass.
     """
-    doing = training.runtime.doing
-    doing("waiting for data", training.first_step + 1)
+    phase = training.runtime.phase
+    phase("waiting for data", training.first_step + 1)
     asked = perf_counter()
     micro_batches: list[LoadedMicroBatch] = []
     for micro in started(training.loader):
@@ -136,5 +140,5 @@ def global_batches(training: Training) -> Iterator[tuple[int, list[LoadedMicroBa
         if len(micro_batches) == micro.plan.accumulation:
             yield micro.plan.step, micro_batches, perf_counter() - asked
             micro_batches = []
-            doing("waiting for data", micro.plan.step + 2)
+            phase("waiting for data", micro.plan.step + 2)
             asked = perf_counter()

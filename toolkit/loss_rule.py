@@ -12,7 +12,7 @@ from toolkit.data.loader import LoadedMicroBatch, MicroBatches
 from toolkit.data.split import MicroBatch
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError
-from toolkit.models.parameters import rest
+from toolkit.models.parameters import reshard
 from toolkit.task import Task
 
 EXACT, ROUNDED = 1e-3, 5e-2
@@ -50,9 +50,9 @@ def check_loss_rule(
     was_training = model.training
     model.eval()
     losses = runtime.together(lambda: [loss_of(task, runtime, model, part) for part in loaded], talking=True)
-    rest(model.train(was_training))
+    reshard(model.train(was_training))
     mine = Halved()
-    if half and not plan.spare:
+    if half and not plan.dummy:
         mine = Halved(
             len(plan.ids), losses[0], losses[1] + losses[2], (loaded[0].units, loaded[1].units + loaded[2].units)
         )

@@ -10,7 +10,7 @@ from toolkit.config.schema import OptimConfig
 from toolkit.distributed.shards import local_of
 
 
-class SpreadSGD(torch.optim.SGD):
+class ShardedSGD(torch.optim.SGD):
     """SGD whose fused kernel works on what of each weight lies in this process: torch's own refuses tensors that are spread."""
 
     @torch.no_grad()
@@ -59,8 +59,8 @@ def build_optimizer(config: OptimConfig, model: torch.nn.Module) -> torch.optim.
             if members:
                 groups.append({"params": members, "weight_decay": decay, "decayed": decayed})
     if config.name == "sgd":
-        spread = any(isinstance(parameter, DTensor) for parameter in trainable)
-        kind = SpreadSGD if spread else torch.optim.SGD
+        sharded = any(isinstance(parameter, DTensor) for parameter in trainable)
+        kind = ShardedSGD if sharded else torch.optim.SGD
         return kind(groups, lr=config.rate, momentum=config.betas[0], fused=True)
     return torch.optim.AdamW(groups, lr=config.rate, betas=config.betas, eps=config.eps, fused=True)
 

@@ -58,7 +58,7 @@ def overlap_of(train: Source, evaluate: Source) -> Overlap:
     return Overlap(shared, len(wanted), len(found), (len(wanted), len(found)) == (len(evaluate), len(train)))
 
 
-def in_spread_order(count: int, most: int) -> np.ndarray[Any, Any]:
+def in_bisecting_order(count: int, most: int) -> np.ndarray[Any, Any]:
     """Return at most so many of the numbers below `count`, in an order of which each beginning is spread over all of them."""
     ids = np.array(sorted(evenly(np.arange(count), most)), dtype=np.int64)
     # Steps by the golden section fall into the largest gap; without a common divisor they come to every place once.
@@ -79,7 +79,7 @@ def contents(source: Source, most: int, until: float) -> list[bytes | None]:
         most: at most so many samples, spread over all of them.
         until: when to stop, by the monotonic clock; some are read in any case.
     """
-    ids, size, began = in_spread_order(len(source), most), 1, monotonic()
+    ids, size, began = in_bisecting_order(len(source), most), 1, monotonic()
     found: list[bytes | None] = []
     known = getattr(source, "fingerprints", None)
     while len(found) < len(ids):

@@ -34,7 +34,7 @@ from toolkit.output.run_folder import RunFolder
 from toolkit.randomness import seed_for
 from toolkit.rehearsal import Unknown, results_for_export, try_export
 from toolkit.schedules import total_steps, warmup_steps
-from toolkit.task import JointLoss, Task
+from toolkit.task import GlobalBatchLoss, Task
 from toolkit.train_state import Training
 
 # On CPU one more pass through a model costs about as much as so many elements of padding; a GPU is kept waiting by small
@@ -97,8 +97,10 @@ def prepare(
         first=first_step,
         micro=config.batch.micro,
         balance=config.batch.balance,
-        # Of a joint loss every further micro-batch costs another forward pass.
-        call_cost=CALL_COST_ON_CPU if runtime.device.type == "cpu" and not isinstance(task.loss, JointLoss) else None,
+        # Of a global-batch loss every further micro-batch costs another forward pass.
+        call_cost=CALL_COST_ON_CPU
+        if runtime.device.type == "cpu" and not isinstance(task.loss, GlobalBatchLoss)
+        else None,
     )
     loader = build_loader(sampler, task, config.seed, order.steps_per_epoch, pinned=runtime.has_own_memory)
     built = build_and_prepare(task, config, runtime, loader, unused, folder)
@@ -113,15 +115,15 @@ def prepare(
             unused, saved_bytes = sorted({*unused, *found}), built.saved_bytes
             del built
             runtime.accelerator.free_memory()
-            runtime.doing(PREPARING, patient=True)
+            runtime.phase(PREPARING, patient=True)
             built = replace(build_and_prepare(task, config, runtime, loader, unused), saved_bytes=saved_bytes)
         if (
             folder is not None
-            and not isinstance(task.loss, JointLoss)
+            and not isinstance(task.loss, GlobalBatchLoss)
             and (warning := check_loss_rule(task, runtime, built.model, batches, plans[0]))
         ):
             warnings.append(warning)
-        runtime.doing(PREPARING, patient=True)
+        runtime.phase(PREPARING, patient=True)
     digests = runtime.on_main(lambda: digests)
     return Training(
         task,
@@ -162,11 +164,11 @@ def build_and_prepare(
             del model  # before another one is built: two may be more than the memory takes
             model = runtime.together(lambda: build_model(task, config, runtime, unused) if kept is None else kept)
     frozen = digest_of_frozen(model) if runtime.is_main else None
-    runtime.together(lambda: spread(model, runtime), talking=True)
+    runtime.together(lambda: shard_model(model, runtime), talking=True)
     return Prepared(*prepare_together(model, config, loader, runtime), frozen, saved_bytes)
 
 
-def spread(model: torch.nn.Module, runtime: Runtime) -> None:
+def shard_model(model: torch.nn.Module, runtime: Runtime) -> None:
     """Do to a model what has to be done before Accelerate prepares it: split its layers and shard it, if that is asked for.
 
     Raises:
@@ -215,7 +217,7 @@ def prepare_for_evaluation(task: Task, config: Config, runtime: Runtime) -> torc
     """
     model = runtime.together(lambda: build_model(task, config, runtime))
     compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
-    runtime.together(lambda: spread(model, runtime), talking=True)
+    runtime.together(lambda: shard_model(model, runtime), talking=True)
     if runtime.strategy.sharded:
         return model  # as Accelerate would leave it
     prepared: torch.nn.Module = runtime.accelerator.prepare(model)
@@ -229,7 +231,7 @@ def whole_model(training: Training) -> torch.nn.Module | None:
     and given the trained weights.
     """
     runtime, task = training.runtime, training.task
-    if not runtime.strategy.spreads:
+    if not runtime.strategy.is_sharded:
         module: torch.nn.Module = runtime.accelerator.unwrap_model(training.model)
         return module
     trained = whole_weights(training.model, runtime)
@@ -238,9 +240,9 @@ def whole_model(training: Training) -> torch.nn.Module | None:
     model = build_model(task, training.config, runtime, training.unused)
     places = model.state_dict(keep_vars=True)
     filled = {id(places[name]) for name in trained}
-    lacking = [name for name, place in places.items() if id(place) not in filled]
-    if lacking:
-        raise RuntimeError(f"the trained model has nothing for {', '.join(lacking)}")
+    missing = [name for name, place in places.items() if id(place) not in filled]
+    if missing:
+        raise RuntimeError(f"the trained model has nothing for {', '.join(missing)}")
     model.load_state_dict(trained, strict=False)
     return model
 
@@ -299,62 +301,64 @@ def plan(training: Training) -> dict[str, str]:
     trainable = sum(p.numel() for p in parameters if p.requires_grad)
     optim = config.optim
     held_out = f", {len(task.evaluate):,} for evaluation" if task.evaluate is not None else ", none for evaluation"
-    facts = dict(task.facts)
-    facts["samples"] = f"{len(task.train):,} for training{held_out}"
+    summary = dict(task.summary)
+    summary["samples"] = f"{len(task.train):,} for training{held_out}"
     group = "process(es)" if runtime.strategy.tensor == 1 else f"group(s) of {runtime.strategy.tensor} processes"
-    facts["global batch"] = (
+    summary["global batch"] = (
         f"{size} = {processes} {group} x {fewest} micro-batch(es) of about {amount(size / processes / fewest)}"
     )
     if by_length:
         finer = ", and into more where that saves padding" if runtime.device.type == "cpu" else ""
-        facts["global batch"] += f", cut by length{finer}"
+        summary["global batch"] += f", cut by length{finer}"
     epochs = amount(training.total_steps / training.steps_per_epoch)
-    facts["steps"] = (
+    summary["steps"] = (
         f"{training.total_steps:,} ({epochs} epochs of {training.steps_per_epoch:,}), "
         f"evaluation every {config.evaluate.every or training.steps_per_epoch:,}"
         + (f", {config.batch.evaluated:,} samples at once in each process" if task.evaluate is not None else "")
     )
     if training.first_step:
-        facts["steps"] += f"; {training.first_step:,} are done, {training.total_steps - training.first_step:,} are left"
-    facts["checkpoints"] = checkpoint_facts(training)
-    facts["optimizer"] = (
+        summary["steps"] += (
+            f"; {training.first_step:,} are done, {training.total_steps - training.first_step:,} are left"
+        )
+    summary["checkpoints"] = checkpoint_facts(training)
+    summary["optimizer"] = (
         f"{optim.name}, {about_rate(config)}, {warmup_steps(optim, training.total_steps):,} warm-up steps, "
         f"then {optim.schedule}; "
         f"weight decay {optim.weight_decay:g}, clip {optim.clip if optim.clip is not None else 'off'}"
     )
     dtypes = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters}))
-    facts["parameters"] = f"{sum(p.numel() for p in parameters):,} ({trainable:,} trainable), {dtypes}"
+    summary["parameters"] = f"{sum(p.numel() for p in parameters):,} ({trainable:,} trainable), {dtypes}"
     if training.unused:
         module = runtime.accelerator.unwrap_model(training.model)
         size = sum(p.numel() for p, name in parameter_names(module).items() if name in training.unused)
         parts = named(parts_of(module, training.unused))
-        facts["frozen"] = (
+        summary["frozen"] = (
             f"{len(training.unused)} tensor(s) of {size:,} parameters that this task leaves unused: {parts}"
         )
-    facts["device"] = f"{runtime.device.type}, mixed precision {runtime.precision}" + (
+    summary["device"] = f"{runtime.device.type}, mixed precision {runtime.precision}" + (
         f", {runtime.threads} thread(s) per process"
         if runtime.device.type == "cpu" or runtime.strategy.offloaded or config.threads is not None
         else ""
     )
     if task.workers:
-        facts["workers"] = f"{task.workers} per process fetch and collate"
-    if runtime.size > 1 or runtime.strategy.spreads:
-        facts["strategy"] = runtime.strategy.description
+        summary["workers"] = f"{task.workers} per process fetch and collate"
+    if runtime.size > 1 or runtime.strategy.is_sharded:
+        summary["strategy"] = runtime.strategy.description
     if runtime.strategy.sharded:
-        facts["strategy"] += f", in {units(training.model)} unit(s) that are gathered one after another"
-    facts["launch file"] = runtime.launch.description
+        summary["strategy"] += f", in {units(training.model)} unit(s) that are gathered one after another"
+    summary["launch file"] = runtime.launch.description
     for part in training.model.modules():
-        facts |= getattr(part, "plan_remarks", {})
+        summary |= getattr(part, "plan_remarks", {})
     dropout = active_dropout(training.model)
     if dropout:
-        facts["note"] = f"dropout {dropout:g}: numbers repeat on the same topology only"
+        summary["note"] = f"dropout {dropout:g}: numbers repeat on the same topology only"
     norms = batch_norms(training.model)
     if norms:
-        facts["batch norm"] = (
+        summary["batch norm"] = (
             f"{len(norms)} layer(s) in training mode ({norms[0]}, ...): their statistics depend on how the batch is cut, "
             "so numbers differ between topologies"
         )
-    return facts
+    return summary
 
 
 def checkpoint_facts(training: Training) -> str:

@@ -172,7 +172,7 @@ def results_for_export(
         "metrics": metrics,
         "baseline": baseline,
         "steps": steps,
-        "facts": task.facts,
+        "summary": task.summary,
         "details": details or {},
         "command": shlex.join(["python", *sys.argv]),
     }

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 
-from toolkit.distributed.counts import Tally
+from toolkit.distributed.counts import Counts
 from toolkit.errors import SharedUserError
 from toolkit.output.ledger import LedgerRow
 from toolkit.progress import Progress
@@ -31,7 +31,7 @@ class StepTaken:
 
     step: int
     values: StepValues
-    agreed: Tally
+    counts: Counts
     seconds: float
     waited: float
     saving: float = 0.0
@@ -63,8 +63,8 @@ class Unread:
         rows = []
         while self.steps:
             taken = self.steps.popleft()
-            agreed = self.training.runtime.agree(Tally(earlier_loss=taken.own_loss()))
-            rows.append(self.row_of(taken, agreed.earlier_loss))
+            counts = self.training.runtime.all_reduce_counts(Counts(earlier_loss=taken.own_loss()))
+            rows.append(self.row_of(taken, counts.earlier_loss))
         return rows
 
     def row_of(self, taken: StepTaken, loss: float) -> LedgerRow:
@@ -73,7 +73,7 @@ class Unread:
         Raises:
             SharedUserError: the gradient was not finite, and the run is to stop for that.
         """
-        norm, counts = taken.values.read()[1], taken.agreed
+        norm, counts = taken.values.read()[1], taken.counts
         self.skips = 0 if isfinite(norm) else self.skips + 1
         if not isfinite(norm) and self.is_news():
             entry = with_samples(taken.step + 1, self.training.order)
@@ -104,7 +104,7 @@ class Unread:
         """Name the step, its samples and the last good checkpoint."""
         rest = len(ids) - NAMED_SAMPLES
         more = f" and {rest:,} more (all are in run.json, nonfinite)" if rest > 0 else ""
-        self.training.runtime.doing("waiting until the checkpoint before is written", step + 1, patient=True)
+        self.training.runtime.phase("waiting until the checkpoint before is written", step + 1, patient=True)
         saved = self.progress.newest_checkpoint()
         return (
             f"the gradient of step {step + 1:,} is not finite (its norm is {norm}); the weights were not changed by it. "

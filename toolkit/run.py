@@ -96,8 +96,8 @@ def end_with_launcher() -> None:
 
 def next_command(config: Config | None) -> str:
     """Return how a run goes on."""
-    anew = config is not None and config.resume == "never"
-    return "the command with --resume auto goes on" if anew else "the same command goes on"
+    from_scratch = config is not None and config.resume == "never"
+    return "the command with --resume auto goes on" if from_scratch else "the same command goes on"
 
 
 def stays_stopped(config: Config) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from toolkit.task import Finished, JointLoss, Task
+from toolkit.task import GlobalBatchLoss, Postprocessed, Task
 
 
 class Scored(NamedTuple):
@@ -16,9 +16,9 @@ class Scored(NamedTuple):
     ids: tuple[int, ...]
     predictions: Any = None
     references: Any = None
-    represented: torch.Tensor | None = None
-    """Of a joint loss: what it is made of."""
-    beside: torch.Tensor | None = None
+    embeddings: torch.Tensor | None = None
+    """Of a global-batch loss: what it is made of."""
+    extra: torch.Tensor | None = None
     scores: Sequence[Mapping[str, float]] | None = None
     """Of batches with samples that are shown: how sure the model is."""
 
@@ -39,7 +39,7 @@ class Summary(NamedTuple):
     examples: list[dict[str, Any]]
     """Some samples with prediction and reference, for a reader."""
     details: Mapping[str, Any]
-    """What `Finished.details` said."""
+    """What `Postprocessed.details` said."""
 
 
 class Scorer:
@@ -89,9 +89,9 @@ class Collector:
 
         Args:
             task: what is evaluated.
-            block: samples that a joint loss is taken over at once.
+            block: samples that a global-batch loss is taken over at once.
             last: whether the baseline is scored too.
-            shown: how many items are shown, where predictions are made into items by a `finish`.
+            shown: how many items are shown, where predictions are made into items by a `postprocess`.
             wanted: the samples that are shown, where they are not.
         """
         self.task = task
@@ -101,22 +101,22 @@ class Collector:
         self.wanted = wanted
         self.scorer = Scorer(task.metrics, task.baseline if last else None)
         self.predictions: dict[int, Any] = {}
-        self.represented: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        self.embeddings: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self.examples: dict[int, dict[str, Any]] = {}
         self.sure: dict[int, Mapping[str, float]] = {}
-        self.finished: Finished | None = None
+        self.postprocessed: Postprocessed | None = None
 
     def add(self, scored: Scored) -> None:
         """Take what one batch came to."""
-        if scored.represented is not None:
+        if scored.embeddings is not None:
             for place, number in enumerate(scored.ids):
-                beside = None if scored.beside is None else scored.beside[place]
-                self.represented[number] = (scored.represented[place], beside)
+                extra = None if scored.extra is None else scored.extra[place]
+                self.embeddings[number] = (scored.embeddings[place], extra)
         if scored.scores is not None:
             self.sure.update(zip(scored.ids, scored.scores, strict=True))
         if scored.predictions is None:
             return
-        if self.task.finish is not None:
+        if self.task.postprocess is not None:
             self.predictions.update(zip(scored.ids, scored.predictions, strict=True))
             return
         self.scorer.add(scored.predictions, scored.references)
@@ -130,49 +130,53 @@ class Collector:
         sure = {"scores": dict(said)} if (said := self.sure.get(number)) else {}
         self.examples[number] = {**self.task.show(number, prediction, reference), **sure}
 
-    def finish_predictions(self, are_all: bool) -> bool:
+    def postprocess(self, are_all: bool) -> bool:
         """Make items of the predictions, where the task does; return False if it can't without those of all samples."""
-        if self.task.finish is None or not self.predictions:
+        if self.task.postprocess is None or not self.predictions:
             return True
         try:
-            self.finished = self.task.finish(dict(sorted(self.predictions.items())))
+            self.postprocessed = self.task.postprocess(dict(sorted(self.predictions.items())))
         except Exception:
             if are_all:
                 raise
             return False
-        return are_all or len(self.finished.predictions) > 0
+        return are_all or len(self.postprocessed.predictions) > 0
 
     def compute(self) -> Summary:
-        """Return what came of all that was added, after `finish_predictions`."""
+        """Return what came of all that was added, after `postprocess`."""
         details: Mapping[str, Any] = {}
-        if (finished := self.finished) is not None:
-            self.scorer.add(finished.predictions, finished.references, finished.baseline if self.last else None)
-            details = finished.details
-            if finished.samples is not None and self.sure:
-                self.sure = {item: self.sure[sample] for item, sample in enumerate(finished.samples)}
+        if (postprocessed := self.postprocessed) is not None:
+            self.scorer.add(
+                postprocessed.predictions, postprocessed.references, postprocessed.baseline if self.last else None
+            )
+            details = postprocessed.details
+            if postprocessed.samples is not None and self.sure:
+                self.sure = {item: self.sure[sample] for item, sample in enumerate(postprocessed.samples)}
             else:
-                self.sure = dict(enumerate(finished.scores or ()))
+                self.sure = dict(enumerate(postprocessed.scores or ()))
             self.examples.clear()
-            items = np.arange(len(finished.predictions)) if self.task.show is not None else np.zeros(0, dtype=np.int64)
+            items = (
+                np.arange(len(postprocessed.predictions)) if self.task.show is not None else np.zeros(0, dtype=np.int64)
+            )
             for number in sorted(evenly(items, self.shown)):
-                self.example(number, finished.predictions[number], finished.references[number])
+                self.example(number, postprocessed.predictions[number], postprocessed.references[number])
         scores, trivial = self.scorer.compute()
         if self.last and self.task.baseline_scores is not None:
             trivial = {**trivial, **self.task.baseline_scores()}
         examples = [{"sample": number, **self.examples[number]} for number in sorted(self.examples)]
         return Summary(scores, trivial, examples, details)
 
-    def joint_loss(self) -> float:
-        """Return the joint loss of all samples, taken in blocks of neighbouring ids, whoever computed what."""
-        joint = self.task.loss
-        assert isinstance(joint, JointLoss)
-        ids, total = sorted(self.represented), 0.0
+    def global_batch_loss(self) -> float:
+        """Return the global-batch loss of all samples, taken in blocks of neighbouring ids, whoever computed what."""
+        global_loss = self.task.loss
+        assert isinstance(global_loss, GlobalBatchLoss)
+        ids, total = sorted(self.embeddings), 0.0
         for start in range(0, len(ids), self.block):
-            represented, beside = zip(
-                *(self.represented[number] for number in ids[start : start + self.block]), strict=True
+            embeddings, extra = zip(
+                *(self.embeddings[number] for number in ids[start : start + self.block]), strict=True
             )
-            known = torch.stack(beside) if joint.beside is not None else None
-            total += float(joint.loss(torch.stack(represented), known))
+            known = torch.stack(extra) if global_loss.extra is not None else None
+            total += float(global_loss.loss(torch.stack(embeddings), known))
         return total
 
 

@@ -13,10 +13,10 @@ from safetensors import SafetensorError
 
 from toolkit.checkpoint.exchange import Exchange
 from toolkit.checkpoint.format import digest_of_file, retire
-from toolkit.checkpoint.load import restore
+from toolkit.checkpoint.load import load_checkpoint
 from toolkit.checkpoint.previous import bring_ledger, make_way
-from toolkit.checkpoint.resume import Start, begun_anew, check_data, check_length, choose_start
-from toolkit.checkpoint.sharded import check_folder_is_shared, layout_of
+from toolkit.checkpoint.resume import Start, begun_from_scratch, check_data, check_length, choose_start
+from toolkit.checkpoint.sharded import check_folder_is_shared, shard_map_of
 from toolkit.checkpoint.writer import PartWriter, Saver, newest_name
 from toolkit.config.schema import Config
 from toolkit.config.yaml import to_yaml
@@ -32,7 +32,7 @@ from toolkit.evaluation import Evaluation
 from toolkit.evaluation_file import evaluation_of, numbers, write_evaluation
 from toolkit.loop import train
 from toolkit.models.parameters import weights_of
-from toolkit.output.console import Display, Voice, clock
+from toolkit.output.console import Console, Display, clock
 from toolkit.output.ledger import Ledger
 from toolkit.output.provenance import changes, provenance, versions
 from toolkit.output.run_folder import RunFolder, now, told_if_refused, write_whole
@@ -83,24 +83,24 @@ class Session:
         self.begun = False
         """Whether training has begun."""
         self.progress = Progress()
-        runtime.watch.last_words = self.end_by_watch
+        runtime.watchdog.on_exit = self.end_by_watchdog
         if runtime.is_main:
             runtime.stop.file = folder.stop_file
 
-    def carry_on(self, config: AnyConfig, build_task: Callable[[AnyConfig], Task], voice: Voice) -> Result:
+    def carry_on(self, config: AnyConfig, build_task: Callable[[AnyConfig], Task], console: Console) -> Result:
         """Prepare, train from where the run stands, export, and write down the result."""
         folder, runtime = self.folder, self.runtime
-        runtime.doing("reading data", patient=True)
+        runtime.phase("reading data", patient=True)
         task = runtime.together(lambda: build_task(config))
         total = total_steps(config, len(task.train))
         if finished := runtime.on_main(lambda: nothing_to_do(folder, config, task)):
-            voice.say(f"{self.recipe}: this run is finished, on the same data; nothing was trained again")
-            tell(finished, voice)
+            console.print(f"{self.recipe}: this run is finished, on the same data; nothing was trained again")
+            tell(finished, console)
             return finished
         start = runtime.on_main(lambda: choose_start(folder, config, runtime.precision, total))
         made_with = provenance(config)
         changed = runtime.on_main(lambda: self.what_changed(start, config, made_with))
-        runtime.doing(PREPARING, patient=True)
+        runtime.phase(PREPARING, patient=True)
         tries = config.rehearse and start.step == 0
         unused = start.state.get("unused", ())
         training = prepare(task, config, runtime, start.step, unused, folder if tries else None)
@@ -111,13 +111,13 @@ class Session:
         if start.checkpoint is not None:
             written = f"when {start.checkpoint} was written"
             runtime.on_main(lambda: check_data(training.data, start.state.get("data", {}), written))
-            restore(start, module, training.optimizer.optimizer, runtime, training.frozen)
+            load_checkpoint(start, module, training.optimizer.optimizer, runtime, training.frozen)
             take_state(training, progress, dict(start.state))
-        facts = {**runtime.together(lambda: plan(training)), "run folder": str(folder.path)}
+        summary = {**runtime.together(lambda: plan(training)), "run folder": str(folder.path)}
         remarks = [*start.remarks, *changed]
         training.warnings += warnings_of(training)
         if tries:
-            runtime.doing("trying the end of the run", patient=True)
+            runtime.phase("trying the end of the run", patient=True)
             runtime.together(lambda: try_evaluation(task, config, runtime, training.model), talking=True)
             training.warnings += runtime.on_main(lambda: self.look_ahead(training))
         if folder.locks_nothing is not None:
@@ -125,20 +125,20 @@ class Session:
                 f"the file system of {folder.path} has no locks ({folder.locks_nothing}): make sure that no other process trains there"
             )
         for remark in remarks:
-            voice.say(f"{self.recipe}: {remark}")
-        voice.facts(f"{self.recipe}: the plan", facts)
+            console.print(f"{self.recipe}: {remark}")
+        console.summary(f"{self.recipe}: the plan", summary)
         for warning in training.warnings:
-            voice.say(f"  warning: {warning}")
+            console.print(f"  warning: {warning}")
         if start.checkpoint is not None:
-            voice.say(f"going on after step {start.step:,}, from {start.checkpoint}")
-        if moved := runtime.on_main(lambda: self.begin(training, start, facts)):
-            voice.say(moved)
+            console.print(f"going on after step {start.step:,}, from {start.checkpoint}")
+        if moved := runtime.on_main(lambda: self.begin(training, start, summary)):
+            console.print(moved)
         prepared = time.monotonic()
         self.preparing = prepared - self.began
         # Of a run whose model alone could not be saved there is nothing to do again but that.
         known = runtime.on_main(lambda: self.evaluated_before(training, start))
-        evaluation = self.train_and_record(training, start, progress, voice, known)
-        runtime.doing(WRITING, patient=True)
+        evaluation = self.train_and_record(training, start, progress, console, known)
+        runtime.phase(WRITING, patient=True)
         result = Result(evaluation.metrics, evaluation.baseline, progress.steps, folder.path)
         worse = worse_than(result.baseline, result.metrics)
         training.warnings += [worse] if worse else []
@@ -149,7 +149,7 @@ class Session:
                 self.finish(training, trained, evaluation, progress)
 
         runtime.on_main(finish)
-        voice.say(
+        console.print(
             f"trained {progress.steps - start.step:,} steps in {clock(time.monotonic() - prepared)} (and {clock(self.preparing)} to prepare)"
             + (
                 f"; {progress.skipped} step(s) left the weights alone, see `skipped` in the ledger"
@@ -157,9 +157,9 @@ class Session:
                 else ""
             )
         )
-        tell(result, voice)
+        tell(result, console)
         if worse:
-            voice.say(f"\nwarning: {worse}")
+            console.print(f"\nwarning: {worse}")
         return result
 
     def what_changed(self, start: Start, config: Config, made_with: Mapping[str, Any]) -> list[str]:
@@ -176,18 +176,18 @@ class Session:
             )
         return [f"{change}; the run goes on (--resume strict would not)" for change in found]
 
-    def begin(self, training: Training, start: Start, facts: dict[str, str]) -> str | None:
+    def begin(self, training: Training, start: Start, summary: dict[str, str]) -> str | None:
         """Write down what is about to run; return what the user is told. Until here nothing in the folder was changed."""
         with told_if_refused(self.folder.path):
             remark = make_way(self.folder, start)
-            self.begin_record(training, start, facts)
+            self.begin_record(training, start, summary)
             # After run.json, which alone does not yet make the folder this run's.
             write_whole(self.folder.config_file, to_yaml(training.config))
             bring_ledger(self.folder, start)
         self.begun = True
         return remark
 
-    def begin_record(self, training: Training, start: Start, facts: dict[str, str]) -> None:
+    def begin_record(self, training: Training, start: Start, summary: dict[str, str]) -> None:
         """Write the run.json of a run that is under way."""
         folder, runtime = self.folder, self.runtime
         topology = {
@@ -200,14 +200,14 @@ class Session:
             "folder": str(Path.cwd()),
             **training.starts[-1],
         }
-        former = folder.record() if start.checkpoint is not None else {}
+        previous = folder.record() if start.checkpoint is not None else {}
         folder.replace_record(
             status="running",
             step=start.step,
             epoch=start.step / training.steps_per_epoch,
             metrics={},
             baseline={},
-            topology=[*former.get("topology", []), topology],
+            topology=[*previous.get("topology", []), topology],
             versions=versions(),
             recipe=self.recipe,
             data=training.data,
@@ -215,15 +215,15 @@ class Session:
                 "train": len(training.task.train),
                 "evaluate": len(training.task.evaluate) if training.task.evaluate else 0,
             },
-            files=former.get("files") or digests_of_files(training.task.files),
+            files=previous.get("files") or digests_of_files(training.task.files),
             total_steps=training.total_steps,
             # The same command again goes on from the newest checkpoint, not from what it names.
-            resumed_from=start.named or former.get("resumed_from"),
+            resumed_from=start.named or previous.get("resumed_from"),
             repeated=(0 if start.sets_aside else folder.record().get("repeated", 0)) + start.repeated,
             started_by=agent(),
-            seconds=former.get("seconds", {}),
+            seconds=previous.get("seconds", {}),
             nonfinite=self.progress.nonfinite,
-            plan=facts,
+            plan=summary,
             warnings=training.warnings,
         )
 
@@ -250,7 +250,7 @@ class Session:
         return evaluation_of(self.folder.path, weights_of_training(start.step, start.seal))
 
     def train_and_record(
-        self, training: Training, start: Start, progress: Progress, voice: Voice, known: Evaluation | None
+        self, training: Training, start: Start, progress: Progress, console: Console, known: Evaluation | None
     ) -> Evaluation:
         """Train, with ledger, checkpoints and display in the main process; where the state is spread, all write checkpoints.
 
@@ -260,8 +260,8 @@ class Session:
         module = runtime.accelerator.unwrap_model(training.model)
         pinned = runtime.has_own_memory
         exchange = None
-        if runtime.watch.store is not None and not layout_of(weights_of(module), runtime).is_whole:
-            exchange = Exchange(runtime.rank, runtime.watch.store)
+        if runtime.watchdog.store is not None and not shard_map_of(weights_of(module), runtime).is_whole:
+            exchange = Exchange(runtime.rank, runtime.watchdog.store)
         if not runtime.is_main:
             if exchange is None:
                 return train(training, progress, known)
@@ -280,7 +280,7 @@ class Session:
         progress.ledger, progress.saver = ledger, saver
         try:
             every, best = training.config.log.every, training.config.checkpoint.best.partition(" ")[2]
-            with Display(voice, training.total_steps, start.step, every=every, best=best) as display:
+            with Display(console, training.total_steps, start.step, every=every, best=best) as display:
                 progress.display = display
                 return train(training, progress, known)
         finally:
@@ -340,11 +340,11 @@ class Session:
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of all starts that were written down, this one included."""
-        former = self.folder.record().get("seconds", {})
+        previous = self.folder.record().get("seconds", {})
         training = time.monotonic() - self.began - self.preparing
         return {
-            "preparing": former.get("preparing", 0.0) + self.preparing,
-            "training": former.get("training", 0.0) + training,
+            "preparing": previous.get("preparing", 0.0) + self.preparing,
+            "training": previous.get("training", 0.0) + training,
         }
 
     def record_end(self, error: BaseException) -> None:
@@ -394,9 +394,9 @@ class Session:
         """End the run now, from another thread than the main one."""
         # Whoever was asked ends all processes; what is written down, and with which code the main one ends, it finds itself.
         code = STOPPED if expired and newest_name(self.folder.path) else DEFECT
-        self.runtime.watch.end({"text": reason, "code": code, "at_once": True, "expired": expired}, found_here=True)
+        self.runtime.watchdog.end({"text": reason, "code": code, "at_once": True, "expired": expired}, found_here=True)
 
-    def end_by_watch(self, verdict: Verdict) -> int:
+    def end_by_watchdog(self, verdict: Verdict) -> int:
         """Tell the run folder and the user why all processes end now; return the exit code."""
         sealed, text, code = newest_name(self.folder.path), verdict["text"], verdict["code"]
         # Another machine may not see the run folder.
@@ -442,7 +442,7 @@ def nothing_to_do(folder: RunFolder, config: Config, task: Task | None = None) -
         UserError: the run can't be made longer, or the data is not that of the run.
     """
     record = folder.record()
-    if record.get("status") != "finished" or (config.resume == "never" and not begun_anew(record)):
+    if record.get("status") != "finished" or (config.resume == "never" and not begun_from_scratch(record)):
         return None
     total = total_steps(config, record["samples"]["train"])
     if total != record["total_steps"]:
@@ -467,7 +467,7 @@ def digests_of_files(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
     }
 
 
-def tell(result: Result, voice: Voice, places: Mapping[str, str] = PLACES) -> None:
+def tell(result: Result, console: Console, places: Mapping[str, str] = PLACES) -> None:
     """Print the result beside the trivial baseline, and where things are."""
     if result.metrics:
         rows = [
@@ -475,8 +475,8 @@ def tell(result: Result, voice: Voice, places: Mapping[str, str] = PLACES) -> No
             for name, value in result.metrics.items()
         ]
         columns = ["evaluation", "this model", "baseline"] if result.baseline else ["evaluation", "this model"]
-        voice.table("", columns, [row[: len(columns)] for row in rows])
-    voice.facts(
+        console.table("", columns, [row[: len(columns)] for row in rows])
+    console.summary(
         "",
         {name: str(result.output / path) for name, path in places.items() if (result.output / path).exists()},
     )

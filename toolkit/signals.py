@@ -61,7 +61,7 @@ class StopRequests:
             return
         receiving, sending = socket.socketpair()
         sending.setblocking(False)
-        former = {number: signal.signal(number, heard_elsewhere) for number in (*REQUESTS, LAUNCHER_DIED)}
+        previous = {number: signal.signal(number, heard_elsewhere) for number in (*REQUESTS, LAUNCHER_DIED)}
         former_descriptor = signal.set_wakeup_fd(sending.fileno(), warn_on_full_buffer=False)
         listener = threading.Thread(
             target=self.listen, args=(receiving, end_at_once), name="stop requests", daemon=True
@@ -73,7 +73,7 @@ class StopRequests:
             yield
         finally:
             signal.set_wakeup_fd(former_descriptor)
-            for number, handler in former.items():
+            for number, handler in previous.items():
                 # Who was asked to stop is about to end: a second SIGTERM of an agent must not change the exit code. A notebook
                 # stays, and Ctrl-C has to work there.
                 ends = self.reason is not None and not hasattr(sys, "ps1")
@@ -155,11 +155,11 @@ def leave_signals_to_the_run(worker: int = 0) -> None:
 @contextmanager
 def held_back() -> Iterator[None]:
     """Keep the signals that ask to stop from this thread, and from processes that are forked meanwhile."""
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, REQUESTS)
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, REQUESTS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 def on_death_of_parent(number: int) -> None:

@@ -45,8 +45,8 @@ class ModelContext(Protocol):
 
 
 @dataclass(frozen=True)
-class Finished:
-    """What the metrics take, where it is not one prediction per sample: made by `Task.finish` of all predictions."""
+class Postprocessed:
+    """What the metrics take, where it is not one prediction per sample: made by `Task.postprocess` of all predictions."""
 
     predictions: Sequence[Any]
     """One per item: an item is whatever the metrics count, such as a text of several windows, or a question."""
@@ -64,7 +64,7 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class JointLoss:
+class GlobalBatchLoss:
     """A loss that couples the samples of a step, such as one with in-batch negatives.
 
     The loop gathers the representations of the whole global batch, takes the gradient of the loss with respect to them, and
@@ -72,12 +72,12 @@ class JointLoss:
     negatives are those of the global batch on any number of processes and micro-batches.
     """
 
-    represent: Callable[[torch.nn.Module, Batch], torch.Tensor]
+    embed: Callable[[torch.nn.Module, Batch], torch.Tensor]
     """Returns what the loss is made of: a tensor of shape (samples of the batch, ...), the same shape after the first in every batch."""
     loss: Callable[[torch.Tensor, Any], torch.Tensor]
     """Returns the loss **summed** over the units, from the representations of a global batch, in the order of the sample
-    ids, and what `beside` returned for the same samples (None without)."""
-    beside: Callable[[Batch], torch.Tensor] | None = None
+    ids, and what `extra` returned for the same samples (None without)."""
+    extra: Callable[[Batch], torch.Tensor] | None = None
     """Returns what else the loss has to know of each sample, which no gradient flows into: (samples of the batch, ...)."""
 
 
@@ -94,7 +94,7 @@ class Task:
     """Makes one batch of host tensors from samples; pads to the longest of them."""
     units: Callable[[Batch], int]
     """Counts what the loss is averaged over (labelled tokens, samples, pairs), from the batch alone, on the host."""
-    loss: Callable[[torch.nn.Module, Batch], torch.Tensor] | JointLoss
+    loss: Callable[[torch.nn.Module, Batch], torch.Tensor] | GlobalBatchLoss
     """Returns the loss **summed** over the units of a batch, a scalar; never a mean, which would depend on the cut."""
     evaluate: Source | None = None
     """The samples for evaluation, if there are any."""
@@ -106,11 +106,11 @@ class Task:
     predict: Callable[[torch.nn.Module, Batch], Any] | None = None
     """Returns one prediction per sample of the batch: a tensor or a sequence with a first dimension of that size."""
     references: Callable[[Batch], Any] = field(default=lambda batch: batch["labels"])
-    """Returns what the predictions are held against, one per sample of the batch; not called where there is a `finish`."""
+    """Returns what the predictions are held against, one per sample of the batch; not called where there is a `postprocess`."""
     scores: Callable[[torch.nn.Module, Batch], Sequence[Mapping[str, float]]] | None = None
     """Returns how sure the model is of what, by name, for each sample of the batch: for the reader of the samples that are
     shown; nothing is counted of it. It shares the forward pass of loss and predictions."""
-    finish: Callable[[Mapping[int, Any]], Finished] | None = None
+    postprocess: Callable[[Mapping[int, Any]], Postprocessed] | None = None
     """Makes predictions and references for the metrics from the predictions of all samples, which come by sample id in
     ascending order; called in the main process alone. All predictions are held in its memory. Before the first step it is
     tried with those of a few samples, and with all of them where that fails."""
@@ -124,7 +124,7 @@ class Task:
     """Returns scores of a trivial model that are known in another way, by the names of the metrics; called once, after the
     last evaluation, in the main process alone."""
     show: Callable[[int, Any, Any], Mapping[str, Any]] | None = None
-    """Returns what a reader sees of an evaluated sample, for predictions.jsonl: given its id (with `finish`: the number of the
+    """Returns what a reader sees of an evaluated sample, for predictions.jsonl: given its id (with `postprocess`: the number of the
     item), its prediction and its reference; texts, numbers and lists by name."""
     decode: Callable[[Sequence[int]], str] | None = None
     """Returns the text of the ids of some tokens, so that notebooks can show a batch; None where samples are no tokens."""
@@ -134,5 +134,5 @@ class Task:
     """The files that the data was read from, if any: `toolkit verify` tells whether they are still what they were."""
     workers: int = 0
     """Processes that fetch and collate ahead of the training; 0 does it in the training process."""
-    facts: Mapping[str, str] = field(default_factory=dict)
+    summary: Mapping[str, str] = field(default_factory=dict)
     """What the plan shows of data and model, line by line: a name and a text."""

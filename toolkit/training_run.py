@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from toolkit.checkpoint.resume import GOES_ON, begun_anew, begun_in, changed_settings, listed
+from toolkit.checkpoint.resume import GOES_ON, begun_from_scratch, begun_in, changed_settings, listed
 from toolkit.checkpoint.writer import newest_name
 from toolkit.config.learning_rates import with_learning_rate
 from toolkit.config.schema import Config
@@ -16,7 +16,7 @@ from toolkit.distributed.memory import OutOfMemoryError, lack_of, lacks_memory, 
 from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluate_only import evaluate_only
-from toolkit.output.console import Voice
+from toolkit.output.console import Console
 from toolkit.output.run_folder import RunFolder
 from toolkit.session import Result, Session, nothing_to_do, tell
 from toolkit.signals import end_undisturbed
@@ -35,14 +35,14 @@ def carry_out(
         Preempted: the run stopped on request, in every process.
     """
     runtime = runtime or start_runtime(config)
-    voice = Voice(runtime.is_main)
+    console = Console(runtime.is_main)
     try:
         config = with_learning_rate(config, runtime.on_main(lambda: rate_begun_with(config)))
         if config.evaluate.only:
             with lack_of_memory_told(config, runtime):
-                result = evaluate_only(config, build_task, recipe, runtime, voice)
+                result = evaluate_only(config, build_task, recipe, runtime, console)
         else:
-            result = train_in_folder(config, build_task, recipe, runtime, voice)
+            result = train_in_folder(config, build_task, recipe, runtime, console)
     except (SharedUserError, Preempted):
         runtime.close()
         raise
@@ -50,56 +50,56 @@ def carry_out(
         # The other processes are elsewhere: to wait for them in `close` would be to hang.
         if runtime.size > 1:
             end_undisturbed()
-            runtime.watch.give_up("; ".join(error.problems), code=2)
+            runtime.watchdog.give_up("; ".join(error.problems), code=2)
             raise LoneUserError(*(f"process {runtime.rank}: {problem}" for problem in error.problems)) from None
         runtime.close()
         raise
     except Exception as error:
-        runtime.watch.explain(error)
+        runtime.watchdog.explain(error)
         if runtime.size > 1:
             end_undisturbed()
-        runtime.watch.give_up(f"{type(error).__name__}: {error}", code=1)
+        runtime.watchdog.give_up(f"{type(error).__name__}: {error}", code=1)
         raise
     runtime.close()
     return result
 
 
 def train_in_folder(
-    config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe: str, runtime: Runtime, voice: Voice
+    config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe: str, runtime: Runtime, console: Console
 ) -> Result:
     """Train in the run folder, from its newest checkpoint on, unless it already holds the finished run."""
     folder = RunFolder(Path(str(config.output)))
     finished = runtime.on_main(lambda: claim(folder, config, runtime.precision))
     if finished is not None:
-        report_finished(finished, recipe, voice)
+        report_finished(finished, recipe, console)
         return finished
     session = Session(folder, runtime, recipe)
     with runtime.stop.listening(session.end_at_once, launched=launched()):
         try:
             with lack_of_memory_told(config, runtime):
-                result = session.carry_on(config, build_task, voice)
-            runtime.watch.settled = DONE
+                result = session.carry_on(config, build_task, console)
+            runtime.watchdog.settled = DONE
             return result
         except Preempted as stop:
             session.record_end(stop)
-            runtime.watch.settled = STOPPED
+            runtime.watchdog.settled = STOPPED
             raise
         except BaseException as error:
             # If it came because another process died, the watch says so and this does not return.
-            runtime.watch.explain(error)
+            runtime.watchdog.explain(error)
             session.record_end(error)
             raise
         finally:
             folder.release()
 
 
-def report_finished(finished: Result, recipe: str, voice: Voice) -> None:
+def report_finished(finished: Result, recipe: str, console: Console) -> None:
     """Tell the result of a run that was finished before."""
-    voice.say(
+    console.print(
         f"{recipe}: this run is finished; nothing was trained again (--output starts another, --resume never starts this one "
         "from scratch)"
     )
-    tell(finished, voice)
+    tell(finished, console)
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def lack_of_memory_told(config: Config, runtime: Runtime) -> Iterator[None]:
         shared = isinstance(error, OutOfMemoryError)
         newest = None if config.evaluate.only else newest_name(Path(str(config.output)))
         lack = str(error) if shared else lack_of(error)
-        text = told(lack, runtime.doing.doing, config, runtime.strategy.spreads, newest)
+        text = told(lack, runtime.phase.phase, config, runtime.strategy.is_sharded, newest)
         raise (SharedUserError if shared else UserError)(text) from None
 
 
@@ -162,7 +162,7 @@ def claim(folder: RunFolder, config: Config, precision: str) -> Result | None:
             f"the folder {folder.path} holds files that are not those of a run; give another one with --output"
         )
     record = folder.record()
-    if config.resume == "never" and not begun_anew(record):
+    if config.resume == "never" and not begun_from_scratch(record):
         folder.claim()
         return None
     changed = changed_settings(config, read_yaml(folder.config_file), begun_in(record))

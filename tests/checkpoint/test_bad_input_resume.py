@@ -122,11 +122,11 @@ def test_where_all_are_damaged_nothing_is_done_and_all_are_named(folder: Path, o
     )
     assert contents(folder) == before
     # Both pieces of advice.
-    anew = copy_of(folder, folder.with_name("anew"))
-    run(anew, *OFTEN, "--resume", "never").done().says("what this folder held of the run so far was moved to")
+    from_scratch = copy_of(folder, folder.with_name("anew"))
+    run(from_scratch, *OFTEN, "--resume", "never").done().says("what this folder held of the run so far was moved to")
     shutil.copy(checkpoint(original, 5) / "state.json", checkpoint(folder, 5) / "state.json")
     run(folder, *OFTEN).done().says("going on after step 5")
-    assert numbers(anew) == numbers(folder) == undisturbed(*WHOLE)
+    assert numbers(from_scratch) == numbers(folder) == undisturbed(*WHOLE)
 
 
 def test_a_checkpoint_of_a_newer_version_is_refused_by_name(folder: Path) -> None:
@@ -176,8 +176,8 @@ def test_settings_that_change_numbers_are_refused_each_with_both_values(where: s
             f"the checkpoint {checkpoint(folder, 7)} is of a run with other numbers: "
         )
         assert outcome.files <= {"run.json", "run.lock"}
-    for key, (former, _) in OTHER_NUMBERS.items():
-        assert f"{key} was {former.strip(chr(39))} and is now " in outcome.errors.replace("'", "")
+    for key, (previous, _) in OTHER_NUMBERS.items():
+        assert f"{key} was {previous.strip(chr(39))} and is now " in outcome.errors.replace("'", "")
     assert outcome.errors.count(" and is now ") == len(OTHER_NUMBERS)
     assert contents(folder) == before
 

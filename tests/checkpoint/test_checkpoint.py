@@ -26,7 +26,7 @@ from toolkit.checkpoint.format import (
     seal_of,
     write_checkpoint,
 )
-from toolkit.checkpoint.staging import Snapshot
+from toolkit.checkpoint.staging import StagingBuffer
 from toolkit.errors import UserError
 from toolkit.output.ledger import LedgerEnd
 from toolkit.output.run_folder import sealed_folders, step_of
@@ -52,7 +52,7 @@ class Killed(BaseException):
 
 def sealed(parent: Path, step: int = 7, previous: str | None = None) -> Manifest:
     """Write a checkpoint of a few hundred bytes."""
-    weights, optimizer = Snapshot(), Snapshot()
+    weights, optimizer = StagingBuffer(), StagingBuffer()
     weights.take({"w": torch.tensor([step, -1.5])})
     optimizer.take({"w/momentum": torch.tensor(3)})
     files = {"weights.safetensors": weights.write, "optimizer.safetensors": optimizer.write}

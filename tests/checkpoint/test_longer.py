@@ -94,14 +94,14 @@ def test_never_replaces_a_finished_run_whatever_differs(tmp_path: Path) -> None:
     run(folder, "--optim.lr", "0.01").done()
     before = state_of(folder)
     outcome = run(folder, "--seed", "3", "--batch.size", "5", "--resume", "never").done().says("trained 18 steps in")
-    (former,) = (folder / "former").iterdir()
-    outcome.says(f"what this folder held of the run so far was moved to {former}")
+    (previous,) = (folder / "former").iterdir()
+    outcome.says(f"what this folder held of the run so far was moved to {previous}")
     assert numbers(folder) == undisturbed("--seed", "3", "--batch.size", "5")
     # The whole run is there, and can be looked at.
-    kept = {name: file for name, file in state_of(former).items() if name != "run.json"}
+    kept = {name: file for name, file in state_of(previous).items() if name != "run.json"}
     assert kept == {name: file for name, file in before.items() if name not in ("run.json", "run.lock")}
-    assert record_of(former)["status"] == "finished"
-    assert verify(former).sound
+    assert record_of(previous)["status"] == "finished"
+    assert verify(previous).sound
 
 
 def test_the_same_file_and_column_in_other_words_are_the_same_run(

@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from toolkit.checkpoint.optimizer_state import pack, pack_optimizer, restore_optimizer, unpack
-from toolkit.checkpoint.staging import Snapshot
+from toolkit.checkpoint.optimizer_state import load_optimizer, pack, pack_optimizer, unpack
+from toolkit.checkpoint.staging import StagingBuffer
 from toolkit.config.schema import OptimConfig
 from toolkit.errors import UserError
 from toolkit.optimizer import build_optimizer
@@ -123,9 +123,9 @@ def steps(model: torch.nn.Module, optimizer: torch.optim.Optimizer, numbers: ran
 def saved(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> tuple[str, Path]:
     """Write what a checkpoint holds of an optimizer: its JSON and its tensors."""
     packed, found = pack_optimizer(optimizer, parameter_names(model))
-    snapshot = Snapshot()
-    snapshot.take(found)
-    snapshot.write(folder / "optimizer.safetensors")
+    staging_buffer = StagingBuffer()
+    staging_buffer.take(found)
+    staging_buffer.write(folder / "optimizer.safetensors")
     return json.dumps(packed), folder / "optimizer.safetensors"
 
 
@@ -140,9 +140,7 @@ def test_an_optimizer_goes_on_to_the_same_weights(name: str, done: int, tmp_path
     packed, file = saved(model, optimizer, tmp_path)
     again.load_state_dict(model.state_dict())
     content = load_file(file)
-    restore_optimizer(
-        restored, parameter_names(again), json.loads(packed), lambda key, like: content[key].to(like.device)
-    )
+    load_optimizer(restored, parameter_names(again), json.loads(packed), lambda key, like: content[key].to(like.device))
     for one, other in ((model, optimizer), (again, restored)):
         steps(one, other, range(done, done + 5))
     assert all(torch.equal(value, model.state_dict()[key]) for key, value in again.state_dict().items())
@@ -165,7 +163,7 @@ def test_tensors_are_named_by_their_parameter_and_not_by_its_number() -> None:
     packed, found = pack_optimizer(optimizer, names)
     assert sorted(found) == sorted(f"{name}/momentum_buffer" for name in names.values())
     restored = torch.optim.SGD(reversed(list(again.parameters())), lr=0.1, momentum=0.9)
-    restore_optimizer(restored, parameter_names(again), packed, lambda key, like: found[key].clone())
+    load_optimizer(restored, parameter_names(again), packed, lambda key, like: found[key].clone())
     again.load_state_dict(model.state_dict())
     for one, other in ((model, optimizer), (again, restored)):
         steps(one, other, range(3, 6))

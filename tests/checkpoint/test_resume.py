@@ -29,7 +29,7 @@ from tiny_recipe import Network, Tiny, task
 from trial import state_of
 
 from toolkit.checkpoint.format import inspect
-from toolkit.checkpoint.resume import begun_anew
+from toolkit.checkpoint.resume import begun_from_scratch
 from toolkit.distributed.launch import agent
 from toolkit.output.run_folder import folder_name
 from toolkit.task import Batch, Task
@@ -180,15 +180,15 @@ def test_never_sets_aside_what_was_done_and_begins_again(paused: Path, tmp_path:
     folder = copy_of(paused, tmp_path / "run")
     before = state_of(folder)
     outcome = run(folder, *OFTEN, "--resume", "never").done().says("trained 12 steps in")
-    (former,) = (folder / "former").iterdir()
-    outcome.says(f"what this folder held of the run so far was moved to {former}")
-    aside = state_of(former)
+    (previous,) = (folder / "former").iterdir()
+    outcome.says(f"what this folder held of the run so far was moved to {previous}")
+    aside = state_of(previous)
     # run.json tells of the start itself: that it moves the rest.
     assert {name: aside[name] for name in aside if name != "run.json"} == {
         name: before[name] for name in aside if name != "run.json"
     }
     assert {name.partition("/")[0] for name in aside} == {"run.json", "config.yaml", "ledger.jsonl", "checkpoints"}
-    assert steps_sealed(former) == [7, 5, 4]
+    assert steps_sealed(previous) == [7, 5, 4]
     assert numbers(folder) == undisturbed("--evaluate.every", "4")
     assert (outcome.record["resumed_from"], outcome.record["repeated"]) == (None, 0)
     assert [start["first_step"] for start in outcome.record["topology"]] == [1]
@@ -221,9 +221,9 @@ def test_a_run_goes_back_to_an_older_checkpoint_of_its_own_and_then_on(
     first = run(folder, *command, build=stopping(folder, training=5))
     first.says("going on after step 5", f"what this folder held of the run so far was moved to {folder / 'former'}")
     assert (first.code, first.record["step"], first.record["resumed_from"]) == (75, 9, str(checkpoint))
-    (former,) = (folder / "former").iterdir()
+    (previous,) = (folder / "former").iterdir()
     # Step 4 is of this course too.
-    assert (steps_sealed(former), len(rows_of(former / "ledger.jsonl"))) == ([7], 7)
+    assert (steps_sealed(previous), len(rows_of(previous / "ledger.jsonl"))) == ([7], 7)
     second = run(folder, *command).done().says("going on after step 9")
     assert "moved" not in second.output
     assert numbers(folder) == undisturbed("--evaluate.every", "4")
@@ -430,4 +430,4 @@ def test_an_agent_that_starts_never_again_goes_on(monkeypatch: pytest.MonkeyPatc
     assert mine is not None
     for count, starter, goes_on in (("1", mine, True), ("0", mine, False), ("1", "another", False), ("1", None, False)):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)
-        assert begun_anew({"started_by": starter}) is goes_on
+        assert begun_from_scratch({"started_by": starter}) is goes_on

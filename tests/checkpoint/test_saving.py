@@ -110,7 +110,7 @@ def test_the_copy_goes_into_the_memory_of_the_last_one(saver: Saver) -> None:
     for step in (1, 2, 3):
         saver.save(step, content(torch.full((5,), float(step))))
         saver.wait()
-        places.add(saver.snapshots["weights.safetensors"].content.data_ptr())
+        places.add(saver.staging_buffers["weights.safetensors"].content.data_ptr())
     assert len(places) == 1
     assert weights_in(saver, 3) == [3.0] * 5
 

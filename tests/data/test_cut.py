@@ -54,10 +54,10 @@ def test_every_sample_once_per_epoch_on_any_layout(
         batch = [micro_batch for micro_batch in planned if micro_batch.step == step]
         # Accelerate deals them out one by one: as many for each process, and as many as each was told.
         assert len(batch) == batch[0].accumulation * processes
-        real = [sample for micro_batch in batch if not micro_batch.spare for sample in micro_batch.ids]
+        real = [sample for micro_batch in batch if not micro_batch.dummy for sample in micro_batch.ids]
         assert sorted(real) == sorted(order.global_batch(step).tolist())
         assert all(1 <= len(m.ids) <= (micro or size) for m in batch)
-        assert any(m.spare for m in batch) == (len(real) < len(batch))
+        assert any(m.dummy for m in batch) == (len(real) < len(batch))
         seen[step // order.steps_per_epoch] += real
     assert all(sorted(samples) == list(range(len(lengths))) for samples in seen.values())
 
@@ -68,7 +68,7 @@ def test_lengths_change_the_cut_and_not_the_batch(lengths: list[int], processes:
     ids = np.arange(len(lengths))[::-1].copy()
     plain = cut(0, ids, None, processes, micro)
     balanced = cut(0, ids, np.array(lengths)[ids], processes, micro)
-    members = [sorted(s for m in batch if not m.spare for s in m.ids) for batch in (plain, balanced)]
+    members = [sorted(s for m in batch if not m.dummy for s in m.ids) for batch in (plain, balanced)]
     assert members[0] == members[1] == list(range(len(lengths)))
 
 
@@ -78,7 +78,7 @@ def test_the_cut_saves_padding_and_shares_the_work() -> None:
     ids = np.arange(64)
 
     def padded(micro_batches: list[MicroBatch]) -> tuple[int, float]:
-        work = [len(m.ids) * int(lengths[list(m.ids)].max()) for m in micro_batches if not m.spare]
+        work = [len(m.ids) * int(lengths[list(m.ids)].max()) for m in micro_batches if not m.dummy]
         share = np.array(work).reshape(-1, 4).sum(axis=0)
         return sum(work), share.max() / share.mean()
 

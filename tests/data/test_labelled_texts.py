@@ -94,8 +94,8 @@ def test_strings_are_sorted_and_numbered(write: Any) -> None:
     together |= dict(zip(texts.evaluate.rows.tolist(), texts.evaluate.labels.values.tolist(), strict=True))
     assert [together[row] for row in range(40)] == [1, 0, 2, 0] * 10
     assert texts.baseline == 0
-    assert texts.facts["texts"] == "30 to train on, 10 to evaluate on"
-    assert texts.facts["held out"].startswith("25.0% of the training rows")
+    assert texts.summary["texts"] == "30 to train on, 10 to evaluate on"
+    assert texts.summary["held out"].startswith("25.0% of the training rows")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_class_labels_keep_their_names_and_order(saved: Any) -> None:
     assert texts.labels == ["no", "maybe", "yes"]
     assert texts.train.labels.values.tolist() == [2, 0, 1, 2]
     assert texts.evaluate.labels.values.tolist() == [0]
-    assert "held out" not in texts.facts
+    assert "held out" not in texts.summary
 
 
 def test_a_class_label_of_minus_one_is_no_label(saved: Any) -> None:
@@ -194,7 +194,7 @@ def test_numbers_that_are_not_whole_are_regression(write: Any) -> None:
     assert len(texts.evaluate) == 2
     assert texts.baseline == pytest.approx(texts.train.labels.values.mean())
     assert isinstance(texts.train.labels.target(0), float)
-    assert texts.facts["labels"].startswith("numbers from 0.5 to 4.5")
+    assert texts.summary["labels"].startswith("numbers from 0.5 to 4.5")
     stars = LabelledTexts(train=write(rows_of(["1", "2", "5"] * 5, "stars")), kind="regression").read()
     assert sorted(set(stars.train.labels.values.tolist())) == [1.0, 2.0, 5.0]
 
@@ -263,7 +263,7 @@ def test_empty_texts_and_labels_are_counted_and_can_be_dropped(write: Any) -> No
     assert "--data.drop_invalid true" in message
     texts = LabelledTexts(train=data.train, drop_invalid=True).read()
     assert len(texts.train) + len(texts.evaluate) == 26
-    assert texts.facts["dropped"] == "rows without a valid text or label: 14 of the training data"
+    assert texts.summary["dropped"] == "rows without a valid text or label: 14 of the training data"
     assert 1 in texts.train.rows.tolist() + texts.evaluate.rows.tolist()
     nothing = write([{"text": "", "label": "a"}] * 3)
     assert "there is no row with a text and a label" in message_of(LabelledTexts(train=nothing, drop_invalid=True))
@@ -357,10 +357,10 @@ def test_problems_of_the_configuration() -> None:
 
 def test_labels_that_are_equally_frequent_have_no_rarest(write: Any) -> None:
     even = LabelledTexts(train=write(rows_of(["a", "b"] * 5)), held_out=0.2).read()
-    assert even.facts["labels"] == "2; each with 4 training rows"
-    assert even.facts["held out"].startswith("20.0% of the training rows")
+    assert even.summary["labels"] == "2; each with 4 training rows"
+    assert even.summary["held out"].startswith("20.0% of the training rows")
     odd = LabelledTexts(train=write(rows_of(["a", "b", "b"] * 4)), held_out=0.25).read()
-    assert "the rarest is 'a' with" in odd.facts["labels"]
+    assert "the rarest is 'a' with" in odd.summary["labels"]
 
 
 def test_only_the_embedded_corpus_is_cut_without_being_asked() -> None:
@@ -424,7 +424,7 @@ def test_long_texts_are_refused_or_cut_and_counted(write: Any, tokenizer: Any) -
     assert tokenizer.backend_tokenizer.truncation == before
     assert max(train.lengths(np.arange(len(train)))) == 5
     assert all(sample["input_ids"][-1] == 3 for sample in train.fetch(range(len(train))))
-    assert texts.facts["lengths"].endswith("8 of 14 texts cut to 5")
+    assert texts.summary["lengths"].endswith("8 of 14 texts cut to 5")
     with pytest.raises(UserError, match=r"data.max_length is 9, but the model takes at most 8 tokens"):
         LabelledTexts(train=path, max_length=9).read().tokenize(tokenizer, limit=8)
     with pytest.raises(UserError, match=r"data.max_length is 2, and the tokenizer adds 2 tokens .* at least 3"):
@@ -512,7 +512,7 @@ def test_the_embedded_corpus_is_the_default(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(labelled_texts, "docstrings", lambda: rows)
     texts = LabelledTexts(held_out=0.15).read()
     assert (len(texts.train), len(texts.evaluate)) == (51, 9)
-    assert "standard library" in texts.facts["data"]
+    assert "standard library" in texts.summary["data"]
 
 
 def test_importing_costs_no_heavy_package() -> None:

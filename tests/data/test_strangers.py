@@ -338,11 +338,11 @@ def test_decimal_commas_are_asked_about_and_read() -> None:
         texts = LabelledTexts(train=name, kind="regression").read()
         found = np.concatenate([texts.train.labels.values, texts.evaluate.labels.values])
         assert sorted(found) == [n + n % 2 / 10 for n in range(9)]
-        assert texts.facts["labels"].endswith("; read with decimal commas")
-        assert "decimal" not in LabelledTexts(train=name, separator=",", drop_invalid=True).read().facts["labels"]
+        assert texts.summary["labels"].endswith("; read with decimal commas")
+        assert "decimal" not in LabelledTexts(train=name, separator=",", drop_invalid=True).read().summary["labels"]
     write("points.csv", PRICES.replace(",", "."))
     texts = LabelledTexts(train="points.csv").read()
-    assert (texts.kind, "decimal" in texts.facts["labels"]) == ("regression", False)
+    assert (texts.kind, "decimal" in texts.summary["labels"]) == ("regression", False)
 
 
 def test_commas_that_may_divide_thousands_are_not_guessed() -> None:
@@ -364,7 +364,7 @@ def test_scores_with_decimal_commas_and_pairs_of_equal_texts() -> None:
     texts = EmbeddingData(train="a.csv", eval="a.csv").read()
     assert texts.scores is not None
     assert sorted(texts.scores[0] * 5) == pytest.approx(sorted(float(score.replace(",", ".")) for *_, score in rows))
-    assert texts.facts["scores"].endswith("; read with decimal commas")
+    assert texts.summary["scores"].endswith("; read with decimal commas")
     # Without a score such a pair says nothing, and a search would find it whatever the model.
     write("b.csv", "anchor,positive\n" + "".join(f"{one},{two}\n" for one, two, _ in rows))
     assert "hold the same text, from which nothing can be learned, in 3 rows" in refusal(
@@ -465,7 +465,7 @@ def test_a_file_for_each_language(packed: bool) -> None:
         }
         assert read.evaluate.table["source"][:] == ["Three"]
         train, dev = (f"{name}.en{ending} and {name}.de{ending}, line by line" for name in ("train", "dev"))
-        assert read.facts["data"] == f"{train}; evaluation: {dev}"
+        assert read.summary["data"] == f"{train}; evaluation: {dev}"
         assert len(read.files) == 4
     write("news.fr", lines({"source": "a", "target": "b"}) * 2)
     write("news.de", "")
@@ -503,9 +503,9 @@ def test_documents_of_any_ending() -> None:
         write(name, content)
         read = Documents(train=name, held_out=0.5).read()
         assert [*read.training_texts(), *read.evaluate["text"]] == ["One\ttab.\n", "Two lines.\n"]
-        assert ("read as a text" in read.facts["data"]) == (name != "book.txt")
+        assert ("read as a text" in read.summary["data"]) == (name != "book.txt")
     write("rows.data", lines({"text": "One."}, {"text": "Two."}))
-    assert "2 documents" in Documents(train="rows.data").read().facts["held out"]
+    assert "2 documents" in Documents(train="rows.data").read().summary["held out"]
     write("a.words", "Ada B-x\nran O\n\nBea B-x\n")
     write("b.txt", "Ada B-x\nran O\n")
     tagged = TaggedTexts(train="a.words", eval="b.txt").read()

@@ -30,7 +30,7 @@ FAMILIES_THAT_WAIT = {
     "falcon": "transformers/models/falcon/modeling_falcon.py _split_heads",
     "lfm2": "transformers/masking_utils.py create_recurrent_attention_mask",
 }
-LAYOUTS = [f"{name} {layout}" for name in RECIPES for layout in ("whole", *MORE.get(name, ()))]
+LAYOUTS = [f"{name} {shard_map}" for name in RECIPES for shard_map in ("whole", *MORE.get(name, ()))]
 COPY, VALUE, MASK, MIXED = (
     "a copy that is waited for",
     "a value that the host has to know",

@@ -230,13 +230,13 @@ def test_every_file_and_version_that_numbers_depend_on_is_compared(monkeypatch: 
     from toolkit.distributed.preflight import start_facts
 
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    facts = {name: value for name, (value, _) in start_facts(Tiny(), True).items()}
-    assert facts["the version of torch"] in torch.__version__
-    assert facts["the launch configuration's ACCELERATE_MIXED_PRECISION"] == "bf16"
+    summary = {name: value for name, (value, _) in start_facts(Tiny(), True).items()}
+    assert summary["the version of torch"] in torch.__version__
+    assert summary["the launch configuration's ACCELERATE_MIXED_PRECISION"] == "bf16"
     for name in ("the file toolkit/loop.py", "the file toolkit/tasks/sft/data.py", "the recipe's file tiny_recipe.py"):
-        assert len(facts[name]) == 12
-    assert "optim.lr" in facts
-    assert "threads" not in facts
+        assert len(summary[name]) == 12
+    assert "optim.lr" in summary
+    assert "threads" not in summary
 
 
 def test_data_and_models_that_differ_are_named(pool: ThreadPoolExecutor, store: TCPStore) -> None:

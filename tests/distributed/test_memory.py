@@ -17,10 +17,10 @@ from launching import ROOT, clean_environment
 from stopped_runs import BY_HAND
 from trial import Outcome, run_here, run_outside
 
-from toolkit.checkpoint.staging import Snapshot
+from toolkit.checkpoint.staging import StagingBuffer
 from toolkit.config.schema import BatchConfig
 from toolkit.distributed.memory import lack_of, lacks_memory, told
-from toolkit.distributed.phase import FORWARD_PASS, OPTIMIZER_STEP, PREDICTING, Doing
+from toolkit.distributed.phase import FORWARD_PASS, OPTIMIZER_STEP, PREDICTING, Phase
 from toolkit.output.ledger import read_ledger
 
 RECIPE = ROOT / "tests" / "helpers" / "greedy_recipe.py"
@@ -111,8 +111,8 @@ def test_settings_that_make_another_run_are_named_apart() -> None:
     )
     micro = section(ids=(7,), batch={"input_ids": torch.empty(1, 512)})
     told_of = [
-        told("memory ran out", Doing(what, step, False, 0.0, (3, 1), batch), config, spreads, None)
-        for what, step, batch, spreads in (
+        told("memory ran out", Phase(what, step, False, 0.0, (3, 1), batch), config, is_sharded, None)
+        for what, step, batch, is_sharded in (
             (FORWARD_PASS, 4, micro, False),
             (PREDICTING, None, micro, True),
             (OPTIMIZER_STEP, 4, None, False),
@@ -139,7 +139,7 @@ def test_the_same_command_with_the_setting_goes_on_to_the_same_numbers(place: st
 
 
 def test_memory_for_the_copy_of_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Snapshot, "lay_out", lambda *_: torch.empty(1 << 46))
+    monkeypatch.setattr(StagingBuffer, "lay_out", lambda *_: torch.empty(1 << 46))
     start(tmp_path / "run").told("was copying the state for a checkpoint of step 2. Give the machine more memory")
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from toolkit.config.schema import TimeoutConfig
-from toolkit.distributed.phase import Activity
-from toolkit.distributed.watchdog import Sign, Watch
+from toolkit.distributed.phase import PhaseTracker
+from toolkit.distributed.watchdog import Sign, Watchdog
 
 
-def watch_of(seconds: dict[int, float], places: dict[int, tuple[int, int]], patient: tuple[int, ...] = ()) -> Watch:
+def watch_of(seconds: dict[int, float], places: dict[int, tuple[int, int]], patient: tuple[int, ...] = ()) -> Watchdog:
     """Return the watch of process 0, which has heard so much of all of them."""
-    watch = Watch(0, len(seconds), timeout=TimeoutConfig(silence=60.0, progress=10.0))
+    watchdog = Watchdog(0, len(seconds), timeout=TimeoutConfig(silence=60.0, progress=10.0))
     beats: dict[int, dict[str, Any]] = {
         rank: {
             "count": 1,
@@ -29,9 +29,9 @@ def watch_of(seconds: dict[int, float], places: dict[int, tuple[int, int]], pati
         }
         for rank in seconds
     }
-    watch.own_beat = lambda: json.dumps(beats[0])  # type: ignore[method-assign]
-    watch.signs = {rank: Sign(beats[rank], monotonic()) for rank in beats if rank > 0}
-    return watch
+    watchdog.own_beat = lambda: json.dumps(beats[0])  # type: ignore[method-assign]
+    watchdog.signs = {rank: Sign(beats[rank], monotonic()) for rank in beats if rank > 0}
+    return watchdog
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_who_keeps_the_others_waiting(
 
 def test_a_place_never_goes_back() -> None:
     """Or else who seals the checkpoint of the step before would be taken for the one that is behind."""
-    activity = Activity()
+    phases = PhaseTracker()
     places = []
     for step in (None, 1, 1, None, 2, 1, 2, 3):
-        activity("working", step)
-        places.append(activity.doing.place)
+        phases("working", step)
+        places.append(phases.phase.place)
     assert places == sorted(places)
     assert len(set(places)) == len(places)
 
@@ -85,10 +85,10 @@ def test_a_silent_process_on_another_machine_may_be_behind_a_cut_network() -> No
             f"it or its machine (other) died or froze, or the network between other and {here} is cut; it was last seen",
         ),
     ):
-        watch = watch_of({0: 1, 1: 1}, {0: (5, 1), 1: (5, 2)})
-        watch.signs[1].beat["host"] = host  # type: ignore[index]
-        watch.signs[1].heard -= 61
-        verdict = watch.judge()
+        watchdog = watch_of({0: 1, 1: 1}, {0: (5, 1), 1: (5, 2)})
+        watchdog.signs[1].beat["host"] = host  # type: ignore[index]
+        watchdog.signs[1].heard -= 61
+        verdict = watchdog.judge()
         assert verdict is not None
         assert verdict["text"].startswith(
             f"process 1 of 2 has given no sign of life for 61 s (timeout.silence is 60): {suspected}"

@@ -27,7 +27,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 from toolkit import losses
 from toolkit.attention_masks import note_padding
 from toolkit.checkpoint import writer as saving
-from toolkit.checkpoint.staging import Snapshot
+from toolkit.checkpoint.staging import StagingBuffer
 from toolkit.checkpoint.writer import Saver
 from toolkit.config.parser import parse
 from toolkit.config.schema import Config
@@ -65,7 +65,7 @@ ENVIRONMENT = {
     "sharded": SHARDED,
     "offloaded": {**SHARDED, "FSDP_OFFLOAD_PARAMS": "true"},
 }
-# Beside cpu and whole, which are those of every recipe: one that generates, one with a joint loss, one with two models.
+# Beside cpu and whole, which are those of every recipe: one that generates, one with a global-batch loss, one with two models.
 MORE = {"chat": ("sharded",), "classify": ("offloaded",), "embed": ("sharded",), "prefer": ("offloaded",)}
 KINDS = {
     "encoder": ("AutoModelForSequenceClassification", lambda model, batch: logits_of(model, batch).square().sum()),
@@ -147,7 +147,11 @@ ONCE: dict[str, tuple[str, str, Callable[[ModuleType], Any]]] = {
     "look at a causal mask": ("prefer", "whole", lambda _: patch(losses, "padding_known", unknown)),
     "pageable batches": ("tag", "whole", lambda _: patch(LoadedMicroBatch, "pin_memory", lambda micro: micro)),
     "order sent by a copy": ("embed", "whole", lambda _: patch(Runtime, "put", lambda at, ids: ids.to(at.device))),
-    "pageable checkpoint": ("classify", "whole", lambda _: patch(saving, "Snapshot", lambda pinned: Snapshot())),
+    "pageable checkpoint": (
+        "classify",
+        "whole",
+        lambda _: patch(saving, "StagingBuffer", lambda pinned: StagingBuffer()),
+    ),
 }
 
 

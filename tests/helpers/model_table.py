@@ -454,7 +454,7 @@ def carry_out(recipe: Any, config: Any, runtime: Any) -> Outcome:
 
     task = runtime.together(lambda: recipe.task(config))
     training = prepare(task, config, runtime)
-    facts = plan(training)
+    summary = plan(training)
     progress = Progress(keep_rows=True)
     last = train(training, progress)
     row = progress.rows[-1]
@@ -467,7 +467,7 @@ def carry_out(recipe: Any, config: Any, runtime: Any) -> Outcome:
             task.export(module, folder, results_for_export(task, config, last.metrics, {}, 1, last.details))
             read_back(folder)
     parts = parts_of(module, training.unused) if runtime.is_main else ()
-    return Outcome("trained", tuple(parts), numbers, tuple(name for name in LIMITS if name in facts))
+    return Outcome("trained", tuple(parts), numbers, tuple(name for name in LIMITS if name in summary))
 
 
 def read_back(folder: Path) -> None:

@@ -115,7 +115,7 @@ class Place:
         told: dict[str, str] = {}
         while True:
             heard = {"heard": runtime.stop.reason or ""}
-            heard |= {f"sees-{rank}-by": sign.describe() for rank, sign in list(runtime.watch.signs.items())}
+            heard |= {f"sees-{rank}-by": sign.describe() for rank, sign in list(runtime.watchdog.signs.items())}
             for name, text in heard.items():
                 if text and told.get(name) != text:
                     self.sign(name, text)

@@ -9,8 +9,8 @@ WORDS = ["amber", "basil", "cedar", "delta", "ember", "fjord", "grove", "heron",
 PLACES = ["attic", "barn", "cellar", "den", "engine room", "forge"]
 
 
-def questions(count: int, seed: int, lacking: bool = True, most: int = 6) -> list[dict[str, Any]]:
-    """Return rows on where up to `most` things lie; with `lacking` some ask for a thing that lies nowhere."""
+def questions(count: int, seed: int, missing: bool = True, most: int = 6) -> list[dict[str, Any]]:
+    """Return rows on where up to `most` things lie; with `missing` some ask for a thing that lies nowhere."""
     generator = random.Random(seed)
     rows = []
     for number in range(count):
@@ -18,7 +18,7 @@ def questions(count: int, seed: int, lacking: bool = True, most: int = 6) -> lis
         places = [generator.choice(PLACES) for _ in things]
         context = " ".join(f"The {thing} lies in the {place}." for thing, place in zip(things, places, strict=True))
         asked = generator.randrange(len(things))
-        if lacking and number % 5 == 4:
+        if missing and number % 5 == 4:
             missing = next(word for word in WORDS if word not in things)
             question, answers = f"Where is the {missing}?", {"text": [], "answer_start": []}
         else:

@@ -308,11 +308,11 @@ def test_a_new_head_is_trained_beside_the_adapters_and_saved_with_the_whole_mode
     for line in map(json.loads, lines):
         assert saved(line["text"])[0]["label"] == line["prediction"]
     assert "in adapters and a new head were trained" in (trained.folder / "model" / "README.md").read_text()
-    beside = load_file(trained.folder / "model" / "adapter" / "adapter_model.safetensors")
+    extra = load_file(trained.folder / "model" / "adapter" / "adapter_model.safetensors")
     whole = load_file(trained.folder / "model" / "model.safetensors")
-    head = [name for name in beside if "classifier" in name]
+    head = [name for name in extra if "classifier" in name]
     assert len(head) == 2
-    assert all(torch.equal(beside[name], whole[name.removeprefix("base_model.model.")]) for name in head)
+    assert all(torch.equal(extra[name], whole[name.removeprefix("base_model.model.")]) for name in head)
     loss = f"{trained.record['metrics']['loss']:.4f}"
     run(*merge, "--evaluate.only", model="run/model").done().says(loss)
     # A head that was trained is part of the model; its adapters can be saved alone, and come with their base.

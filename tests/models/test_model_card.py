@@ -28,7 +28,14 @@ class Settings(Config):
 
 
 def card(config: Settings, metrics: dict[str, float], **more: Any) -> ModelCard:
-    results = {"config": config, "metrics": metrics, "baseline": {}, "steps": 3, "facts": {}, "command": "python x.py"}
+    results = {
+        "config": config,
+        "metrics": metrics,
+        "baseline": {},
+        "steps": 3,
+        "summary": {},
+        "command": "python x.py",
+    }
     text = model_card("Title", "text-classification", None, "transformers", torch.nn.Linear(2, 2), {**results, **more})
     return ModelCard(text)
 
@@ -86,7 +93,7 @@ def test_adapters_alone_are_for_peft() -> None:
     adapted.active_peft_config = SimpleNamespace(modules_to_save=None)  # type: ignore[assignment]
     for merge, library in ((False, "peft"), (True, "transformers")):
         config = Settings(model=ModelConfig(name="owner/model", lora=LoraConfig(rank=2, merge=merge)), output="runs/x")
-        results = {"config": config, "metrics": {}, "baseline": {}, "steps": 1, "facts": {}, "command": ""}
+        results = {"config": config, "metrics": {}, "baseline": {}, "steps": 1, "summary": {}, "command": ""}
         found = ModelCard(model_card("Title", "text-generation", None, "transformers", adapted, results))
         assert found.data.library_name == library
 
@@ -167,11 +174,11 @@ def test_a_path_leaves_nothing_but_its_last_part(inside: list[str], begin: str, 
     """In the command, in the settings, and in a fact that names it: whatever its folders are called."""
     path = "/".join([begin, *inside, "last.csv"])
     config = Settings(data=DataConfig(train=path, eval="data/validation/e.csv"), output="/secret/run")
-    facts = {"read": f"'{path}' and {path}, {path}: 3 rows", "left": "docs/secret and secret/words"}
+    summary = {"read": f"'{path}' and {path}, {path}: 3 rows", "left": "docs/secret and secret/words"}
     command = shlex.join(["python", "/secret/recipe.py", "--y", path, flag + path])
-    told = card(config, {"loss": 1.0}, command=command, facts=facts)
-    assert told.content.count("secret") == facts["left"].count("secret")
-    assert f"- left: {facts['left']}\n" in told.text
+    told = card(config, {"loss": 1.0}, command=command, summary=summary)
+    assert told.content.count("secret") == summary["left"].count("secret")
+    assert f"- left: {summary['left']}\n" in told.text
     assert "train: last.csv\n" in told.text
     written = re.search(r"Written by `(.*)` \(paths", told.text, re.DOTALL)
     assert written is not None

@@ -13,7 +13,7 @@ import pytest
 from launching import ROOT, TINY, clean_environment
 
 from toolkit.output import pipes
-from toolkit.output.console import Display, Voice, amount, clock, figures
+from toolkit.output.console import Console, Display, amount, clock, figures
 from toolkit.output.ledger import LedgerRow, read_ledger
 
 
@@ -47,7 +47,7 @@ def test_a_file_gets_a_line_every_few_seconds_and_one_for_each_evaluation(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
-    with Display(Voice(is_main=True), 20) as display:
+    with Display(Console(is_main=True), 20) as display:
         clock.shows(display, *(row(step, {"accuracy": 0.25} if step == 7 else None) for step in range(1, 21)))
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines] == ["step 5/20", "step 7/20", "step 12/20", "step 17/20"]
@@ -61,7 +61,7 @@ def test_a_line_after_every_so_many_steps_where_that_is_asked_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
-    with Display(Voice(is_main=True), 20, every=8) as display:
+    with Display(Console(is_main=True), 20, every=8) as display:
         clock.shows(display, *(row(step) for step in range(1, 21)))
     assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()] == ["step 8/20", "step 16/20"]
 
@@ -70,7 +70,7 @@ def test_the_loss_on_a_line_is_the_mean_over_the_units_of_the_last_steps(capsys:
     rows = [row(1, loss=100.0, units=9), *(row(step, loss=1.0, units=3) for step in range(2, 51))]
     # The weights were left alone: it counts for nothing. And the last batch of an epoch is small.
     rows += [row(51, loss=math.nan, skipped=True), row(52, loss=5.0, units=1)]
-    with Display(Voice(is_main=True), 52, every=26) as display:
+    with Display(Console(is_main=True), 52, every=26) as display:
         for each in rows:
             display.step(each)
     first, told, last = capsys.readouterr().out.splitlines()
@@ -81,7 +81,7 @@ def test_the_loss_on_a_line_is_the_mean_over_the_units_of_the_last_steps(capsys:
 
 def test_a_line_has_few_metrics_and_the_one_that_decides_the_best(capsys: pytest.CaptureFixture[str]) -> None:
     metrics = {"loss": 1.0} | {f"f1_{number}": number / 10 for number in range(9)}
-    with Display(Voice(is_main=True), 1, best="f1_7") as display:
+    with Display(Console(is_main=True), 1, best="f1_7") as display:
         display.step(row(1, metrics))
     told = "loss 1.0000  f1_0 0.0000  f1_1 0.1000  f1_2 0.2000  f1_7 0.7000  and 5 more"
     assert capsys.readouterr().out.endswith(f"| evaluation: {told}\n")
@@ -91,7 +91,7 @@ def test_a_long_evaluation_says_how_far_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
-    with Display(Voice(is_main=True)) as display:
+    with Display(Console(is_main=True)) as display:
         for batch in range(1, 16):
             clock.now += 1.0
             display.evaluated(batch, 15)
@@ -99,11 +99,11 @@ def test_a_long_evaluation_says_how_far_it_is(
 
 
 def test_only_the_main_process_speaks(capsys: pytest.CaptureFixture[str]) -> None:
-    voice = Voice(is_main=False)
-    voice.say("a")
-    voice.facts("b", {"c": "d"})
-    voice.table("e", ["f"], [["g"]])
-    assert not voice.is_terminal
+    console = Console(is_main=False)
+    console.print("a")
+    console.summary("b", {"c": "d"})
+    console.table("e", ["f"], [["g"]])
+    assert not console.is_terminal
     assert capsys.readouterr().out == ""
 
 
@@ -163,9 +163,9 @@ def test_letters_that_a_stream_does_not_know_are_printed_as_their_numbers(monkey
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
     pipes.prepare()
-    voice = Voice(is_main=True)
-    voice.facts("größer", {"Spalte": "Öl"})
-    voice.table("", ["Maß"], [["größer"]])
+    console = Console(is_main=True)
+    console.summary("größer", {"Spalte": "Öl"})
+    console.table("", ["Maß"], [["größer"]])
     pipes.tell("label é", sys.stdout)
     assert b"gr\\xf6\\xdfer\n" in written.getvalue()
     assert b"Spalte  \\xd6l\n" in written.getvalue()

@@ -123,12 +123,12 @@ def test_a_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
 @contextmanager
 def no_file_larger_than(size: int) -> Iterator[None]:
     """Have the system refuse to write beyond a size, as a full disk does in the middle of a row."""
-    former = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, former[1]))
+    previous = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, previous[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+        resource.setrlimit(resource.RLIMIT_FSIZE, previous)
 
 
 def test_a_row_that_could_be_written_in_part_only_costs_no_other(tmp_path: Path) -> None:

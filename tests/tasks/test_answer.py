@@ -172,7 +172,7 @@ def test_every_layout_gives_the_same_questions(tmp_path: Path) -> None:
 
 
 def test_whatever_is_wrong_with_rows_is_told_at_once(tmp_path: Path) -> None:
-    rows = questions(14, 0, lacking=False)
+    rows = questions(14, 0, missing=False)
     rows[0]["question"] = "  "
     rows[1]["context"] = None
     rows[2]["answers"] = {"text": ["Atlantis"], "answer_start": [3]}
@@ -194,8 +194,8 @@ def test_whatever_is_wrong_with_rows_is_told_at_once(tmp_path: Path) -> None:
     # Left out, or mended, and counted.
     path = write_rows(tmp_path / "rows.jsonl", rows)
     left = QuestionData(train=str(path), drop_invalid=True, mend_answers=True).read()
-    assert left.facts["dropped"].startswith("5 ")
-    assert left.facts["mended"].startswith("1 ")
+    assert left.summary["dropped"].startswith("5 ")
+    assert left.summary["mended"].startswith("1 ")
     assert len(left.train) + len(left.evaluate) == 9
 
 
@@ -254,12 +254,12 @@ def test_an_answer_is_moved_to_the_nearest_place(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rows.jsonl", [row, other])
     read = QuestionData(train=str(path), eval=str(path), mend_answers=True).read()
     assert read.train.spans.tolist() == [[21, 26], [21, 26]]
-    assert read.facts["mended"].startswith("2 ")  # one in either table
+    assert read.summary["mended"].startswith("2 ")  # one in either table
     for kept in (row, other):
         del kept["answer_start"]
     read = QuestionData(train=str(write_rows(path, [row, other]))).read()
     assert read.train.spans.tolist() == [[3, 8]]
-    assert read.facts["guessed"].startswith("2 ")
+    assert read.summary["guessed"].startswith("2 ")
 
 
 def test_no_context_stands_on_both_sides(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_no_context_stands_on_both_sides(tmp_path: Path) -> None:
     for made, groups in ((rows, "of 4 articles"), (bare, "of 59 contexts")):
         path = write_rows(tmp_path / "rows.jsonl", made)
         read = QuestionData(train=str(path), held_out=0.3).read()
-        assert groups in read.facts["held out"]
+        assert groups in read.summary["held out"]
         assert not set(read.train.contexts) & set(read.evaluate.contexts)
         assert groups != "of 4 articles" or not set(read.train.titles) & set(read.evaluate.titles)
         assert len(read.train) + len(read.evaluate) == 60
@@ -376,22 +376,22 @@ def test_the_best_span_of_all_windows_is_the_answer(tmp_path: Path, tokens: Any)
         for number, sample in enumerate(windows.fetch(range(len(windows))))
     }
     predictions[mine[-1]][2] = -1.0
-    answers, places, *_ = best_answers(windows, predictions, lacking=False, margin=0.0)
+    answers, places, *_ = best_answers(windows, predictions, missing=False, margin=0.0)
     context = read.evaluate.contexts[read.evaluate.context_of[several]]
     begin, end = places[several]
     assert answers[several] == context[begin:end]
     assert begin > 20
     assert [answers[number] for number in range(len(answers)) if number != several] == ["The"] * (len(answers) - 1)
     # Where answers may lack: -8 beats -9, but by less than 2; for the one it is as likely as in its least willing window.
-    answers, places, *_ = best_answers(windows, predictions, lacking=True, margin=0.0)
+    answers, places, *_ = best_answers(windows, predictions, missing=True, margin=0.0)
     assert [number for number, said in enumerate(answers) if said] == [several]
     assert places[several - 1].tolist() == [-1, -1]
-    assert all(best_answers(windows, predictions, lacking=True, margin=2.0)[0])
+    assert all(best_answers(windows, predictions, missing=True, margin=2.0)[0])
     predictions[mine[-1]][3] = -0.5
-    assert best_answers(windows, predictions, lacking=True, margin=0.0)[0][several]
+    assert best_answers(windows, predictions, missing=True, margin=0.0)[0][several]
     for number in mine:
         predictions[number][3] = -0.5
-    assert not best_answers(windows, predictions, lacking=True, margin=0.0)[0][several]
+    assert not best_answers(windows, predictions, missing=True, margin=0.0)[0][several]
 
 
 def test_questions_and_tokenizers_that_can_not_be_used(tmp_path: Path, tokens: Any) -> None:

@@ -244,7 +244,7 @@ def test_every_kind_of_bad_row_is_told_together_with_its_numbers(run: Any, tmp_p
     )
     chats = Conversations(train=str(write_rows(tmp_path / "two.jsonl", [*rows, good])), drop_invalid=True).read()
     assert chats.train.numbers.tolist() + chats.evaluate.numbers.tolist() in ([0, 11], [11, 0])
-    assert "10 of the training data" in chats.facts["dropped"]
+    assert "10 of the training data" in chats.summary["dropped"]
 
 
 def test_templates_that_can_not_be_used_are_refused(run: Any, llama: Path, tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_long_conversations_are_refused_or_cut_and_counted(
         model=ModelConfig(name=str(llama)), data=Conversations(train=str(train), eval=str(held_out), max_length=60)
     )
     made = chat.task(config)
-    assert "4 of 7 conversations cut to 60, and 2 left out of which no reply is left" in made.facts["lengths"]
+    assert "4 of 7 conversations cut to 60, and 2 left out of which no reply is left" in made.summary["lengths"]
     assert (len(made.train), len(made.evaluate)) == (3, 2)
     assert made.train.lengths([0, 1, 2]).max() == 60
     # The one that was cut is not asked for a reply: there is no whole one to compare with.
@@ -377,7 +377,7 @@ def test_the_small_run(run: Any, tmp_path: Path) -> None:
 def test_no_reply_is_asked_for_where_none_is_wanted(chat: ModuleType, tmp_path: Path) -> None:
     train = write_rows(tmp_path / "train.jsonl", conversations(9, 0))
     made = chat.task(chat.Chat(data=Conversations(train=str(train)), generate=GenerateConfig(tokens=0)))
-    assert (made.predict, made.finish, list(made.metrics)) == (None, None, [])
+    assert (made.predict, made.postprocess, list(made.metrics)) == (None, None, [])
 
 
 def test_final_answers_as_gsm8k_scores_them(tmp_path: Path) -> None:
@@ -415,7 +415,7 @@ def test_the_baseline_is_the_most_frequent_final_answer(tmp_path: Path) -> None:
     tokens = chat_tokenizer()
     prepared = prepare(chats.train, chats.evaluate, ChatTemplate(CHATML, tokens, "all"), None, None)
     replies = Replies(GenerateConfig(final_answer="####"), prepared, tokens, None)
-    finished = replies.finish(dict.fromkeys(replies.asked, "#### 2"))
+    finished = replies.postprocess(dict.fromkeys(replies.asked, "#### 2"))
     assert finished.baseline is not None
     assert {one.rpartition("#### ")[2] for one in finished.baseline} == {"1"}
     assert [one.partition("because ")[0] for one in finished.references] == [""] * 9

@@ -150,7 +150,7 @@ def test_a_sample_is_augmented_alike_on_every_topology_and_anew_in_every_epoch(t
         batches = MicroBatches(held, task, seed, 3)
         found = {}
         for plan in cut(step, np.arange(10), None, processes, micro):
-            if not plan.spare:
+            if not plan.dummy:
                 loaded = batches.__getitems__(plan)
                 found.update(zip(loaded.ids, loaded.batch["pixel_values"], strict=True))
         return found
@@ -221,8 +221,8 @@ def test_folders_with_splits_and_without(tmp_path: Path) -> None:
     (tmp_path / "a" / "train" / "red" / "notes.txt").write_text("none")
     images = read(name=str(tmp_path / "a"))
     assert (len(images.train), len(images.evaluate), images.labels) == (9, 6, ["blue", "green", "red"])
-    assert "a test set" in images.facts["data"]
-    assert images.facts["left out"].startswith("1 files")
+    assert "a test set" in images.summary["data"]
+    assert images.summary["left out"].startswith("1 files")
     assert [
         len(source) for source in read(train=str(tmp_path / "a" / "train"), eval=str(tmp_path / "a" / "Test")).sources
     ] == [9, 6]
@@ -250,7 +250,7 @@ def test_tables_of_paths_and_of_images(tmp_path: Path) -> None:
     rows = [{"file_name": str(path.relative_to(tmp_path / "table")), "label": path.parent.name} for path in paths]
     (tmp_path / "table" / "some.jsonl").write_text("\n".join(map(json.dumps, rows)))
     images = read(name=str(tmp_path / "table"), held_out=0.34)
-    assert "'file_name'" in images.facts["columns"]
+    assert "'file_name'" in images.summary["columns"]
     contents = [path.read_bytes() for path in paths]
     for number, (column, kind) in enumerate(
         [(contents, pa.binary()), ([{"bytes": one, "path": "x.png"} for one in contents], None)]
@@ -283,7 +283,7 @@ def test_everything_that_is_wrong_with_the_images_of_a_table_is_told_at_once(tmp
     assert told.errors.count("  - ") == 6
     images = read(train=str(table), max_pixels=30000, drop_invalid=True)
     assert len(images.train) + len(images.evaluate) == 8
-    assert images.facts["dropped"].endswith("6 of the training data")
+    assert images.summary["dropped"].endswith("6 of the training data")
 
 
 def test_folders_and_files_that_are_no_image_folders(tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_the_confusion_matrix_stands_beside_the_model(trained: Outcome) -> None:
 
 def test_a_name_does_not_end_a_cell_of_the_model_card() -> None:
     confusion = Confusion(np.array([0, 1]), ["a|b", "c"])
-    described = confusion.described(np.array(confusion.finish({0: 0, 1: 0}).details["confusion"]))
+    described = confusion.described(np.array(confusion.postprocess({0: 0, 1: 0}).details["confusion"]))
     assert "| **a\\|b** | 1 | 0 |" in described
     assert "- `c` taken for `a|b`: 1 of 1" in described
 
@@ -448,7 +448,7 @@ def test_the_metrics_are_those_of_scikit_learn() -> None:
     random = np.random.default_rng(0)
     references, predictions = random.integers(0, 4, 60), random.integers(0, 3, 60)
     confusion = Confusion(references, ["a", "b", "c", "d"])
-    finished = confusion.finish(dict(enumerate(predictions)))
+    finished = confusion.postprocess(dict(enumerate(predictions)))
     assert finished.references == references.tolist()
     assert finished.predictions == predictions.tolist()
     assert np.array_equal(finished.details["confusion"], confusion_matrix(references, predictions))

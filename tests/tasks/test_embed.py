@@ -110,19 +110,19 @@ def test_the_gradient_of_the_joint_loss_in_parts_is_that_of_the_whole() -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(5, 4).double()
     inputs, identities = torch.randn(7, 2, 5, dtype=torch.float64), torch.arange(14).view(7, 2) // 3
-    represent = lambda part: torch.nn.functional.normalize(model(part), dim=-1)  # noqa: E731
-    in_batch_loss(represent(inputs), identities).backward()
+    embed = lambda part: torch.nn.functional.normalize(model(part), dim=-1)  # noqa: E731
+    in_batch_loss(embed(inputs), identities).backward()
     whole = model.weight.grad.clone()  # type: ignore[union-attr]
-    vectors = represent(inputs).detach().requires_grad_()
+    vectors = embed(inputs).detach().requires_grad_()
     (cached,) = torch.autograd.grad(in_batch_loss(vectors, identities), vectors)
     model.zero_grad()
     for part in ([0, 1, 2], [3], [4, 5, 6]):
-        (represent(inputs[part]) * cached[part]).sum().backward()
+        (embed(inputs[part]) * cached[part]).sum().backward()
     assert torch.allclose(model.weight.grad, whole, rtol=1e-12, atol=1e-13)  # type: ignore[arg-type]
     # The parts by themselves have fewer negatives, and so another gradient.
     model.zero_grad()
     for part in ([0, 1, 2], [3], [4, 5, 6]):
-        in_batch_loss(represent(inputs[part]), identities[part]).backward()
+        in_batch_loss(embed(inputs[part]), identities[part]).backward()
     assert not torch.allclose(model.weight.grad, whole, rtol=0.1)  # type: ignore[arg-type]
 
 
@@ -214,7 +214,7 @@ def test_a_label_with_one_text_is_left_out_and_counted(tmp_path: Path) -> None:
     rows = [[f"{WORDS[i]} text", "ab"[i % 2]] for i in range(10)] + [["lonely", "c"]]
     train = write(tmp_path / "train.csv", "text,label", rows)
     texts = EmbeddingData(train=str(train), eval=str(write(tmp_path / "eval.csv", "text,label", rows))).read()
-    assert "1 texts to train on and 1 to evaluate on" in texts.facts["left out"]
+    assert "1 texts to train on and 1 to evaluate on" in texts.summary["left out"]
     assert (len(texts.sides[0].train), len(texts.sides[0].evaluate)) == (10, 10)
 
 
@@ -283,7 +283,7 @@ def test_the_saved_model_gives_others_the_vectors_that_were_evaluated(
     blocks = [slice(start, start + 8) for start in range(0, len(rows), 8)]
     loss = sum(float(in_batch_loss(vectors[block], identities[block], symmetric=True)) for block in blocks) / len(rows)
     assert record["metrics"]["loss"] == pytest.approx(loss, rel=1e-5)
-    finished = Search(texts).finish(dict(enumerate(vectors[:, :2].numpy())))
+    finished = Search(texts).postprocess(dict(enumerate(vectors[:, :2].numpy())))
     scores = search_quality().compute(predictions=finished.predictions, references=finished.references)
     assert {name: record["metrics"][name] for name in scores} == pytest.approx(scores, rel=1e-9)
     assert set(record["baseline"]) == set(scores)
@@ -432,7 +432,7 @@ def test_bad_rows_are_refused(
 def test_rows_that_cannot_be_used_are_left_out_when_asked(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.csv", "anchor,positive", [*PAIRS, ["same", "same"], ["", "x"]])
     texts = EmbeddingData(train=str(path), drop_invalid=True, held_out=0.2).read()
-    assert texts.facts["dropped"] == "rows without a valid pair: 2 of the training data"
+    assert texts.summary["dropped"] == "rows without a valid pair: 2 of the training data"
     assert len(texts.sides[0].train) + len(texts.sides[0].evaluate) == len(PAIRS)
 
 

@@ -302,7 +302,7 @@ def test_bad_documents_are_refused(language: ModuleType, tmp_path: Path) -> None
     words = with_rows(tmp_path, rows)
     run(language, words, tmp_path / "a").refused("no text in 2 rows (numbers 2, 4", "--data.drop_invalid true")
     read = language.Documents(train=str(tmp_path / "rows.jsonl"), drop_invalid=True).read()
-    assert read.facts["dropped"] == "empty documents: 2 of the training data"
+    assert read.summary["dropped"] == "empty documents: 2 of the training data"
 
     (tmp_path / "texts").mkdir()
     for name, text in (("full.txt", "words"), ("hollow.txt", "\n\n")):

@@ -340,7 +340,7 @@ def test_rows_that_are_no_pair_are_told_together(tmp_path: Path) -> None:
     data = str(tmp_path / "data.jsonl")
     read = PreferenceData(train=data, eval=data, drop_invalid=True).read()
     assert len(read.train.rows) == 4
-    assert "4 of the training data" in read.facts["dropped"]
+    assert "4 of the training data" in read.summary["dropped"]
 
 
 def test_conversations_that_are_no_pair_are_told_together(tmp_path: Path, llama: Path) -> None:

@@ -165,13 +165,13 @@ def test_a_long_sentence_has_each_label_once_and_is_put_together_again(tag: Modu
     tokens = _tokens(tag, read)
     _, held_out = read.tokenize(tokens)
     assert len(held_out) > len(rows)
-    assert "of at most 16 tokens" in read.facts["windows"]
+    assert "of at most 16 tokens" in read.summary["windows"]
     samples = held_out.fetch(range(len(held_out)))
     assert max(len(sample["input_ids"]) for sample in samples) <= 16
     labelled = {n: [label for label in sample["labels"] if label != NOT_COUNTED] for n, sample in enumerate(samples)}
     assert sum(map(len, labelled.values())) == sum(len(tags) for _, tags in rows)
     # With the labels for predictions, the sentences come out as they went in.
-    finished = read.finish(held_out, {number: (tags, [0.5] * len(tags)) for number, tags in labelled.items()})
+    finished = read.postprocess(held_out, {number: (tags, [0.5] * len(tags)) for number, tags in labelled.items()})
     assert finished.predictions == finished.references == [tags for _, tags in rows]
     assert finished.baseline == [["O"] * len(tags) for _, tags in rows]
     batch = tag.pad_words(tokens)(samples[:7])
@@ -204,12 +204,12 @@ def test_words_that_the_tokenizer_makes_nothing_of(tmp_path: Path) -> None:
     data = write_rows(tmp_path / "rows.jsonl", rows)
     read = TaggedTexts(train=str(data), eval=str(data)).read()
     _, held_out = read.tokenize(tokens)
-    assert read.facts["unreadable"].startswith(
+    assert read.summary["unreadable"].startswith(
         "4 words that the tokenizer makes nothing of: no loss, and always predicted as 'O'"
     )
     assert len(held_out) == 1
     assert [label for label in held_out.fetch([0])[0]["labels"] if label != NOT_COUNTED] == [1, 0]
-    finished = read.finish(held_out, {0: ([1, 0], [0.9, 0.5])})
+    finished = read.postprocess(held_out, {0: ([1, 0], [0.9, 0.5])})
     assert finished.predictions == [["B-x", "O", "O"], ["O"]]
     assert finished.scores == [{"lowest": 0.5, "mean": 0.7}, {}]
 
@@ -238,7 +238,7 @@ def test_words_longer_than_a_window_are_refused_and_cut_on_request(tmp_path: Pat
         TaggedTexts(train=str(data), eval=str(data)).read().tokenize(tokens)
     read = TaggedTexts(train=str(data), eval=str(data), max_length=4).read()
     windows, _ = read.tokenize(tokens)
-    assert "4 sentences have a word that is cut to a window" in read.facts["windows"]
+    assert "4 sentences have a word that is cut to a window" in read.summary["windows"]
     assert sum(label != NOT_COUNTED for sample in windows.fetch([0, 1, 2]) for label in sample["labels"]) == 3
     for settings, said in (({"max_length": 5}, "takes at most 4 tokens"), ({"overlap": 4}, "has room for 4 tokens")):
         with pytest.raises(UserError, match=said):
@@ -339,7 +339,7 @@ def test_longer_schemes_and_the_names_of_tags(tmp_path: Path) -> None:
     read = TaggedTexts(train=str(data), eval=str(data)).read()
     assert read.labels == ["O", "B-loc", "I-loc", "B-per", "I-per"]
     assert [read.labels[tag] for tag in read.train.tags] == ["B-per", "I-per", "I-per", "O", "B-per", "O", "B-loc"]
-    assert "'E-per'" in read.facts["scheme"]
+    assert "'E-per'" in read.summary["scheme"]
 
 
 def test_entities_in_words() -> None:
@@ -456,7 +456,7 @@ def test_rows_that_are_not_whole(tmp_path: Path) -> None:
     assert "a word without a tag in column 'tags' in 1 row (number 6," in said
     read = TaggedTexts(train=str(data), eval=str(data), drop_invalid=True).read()
     assert read.train.rows.tolist() == [0, 6, 7]
-    assert read.facts["dropped, training data"] == "5 rows with words or tags missing"
+    assert read.summary["dropped, training data"] == "5 rows with words or tags missing"
 
 
 def test_an_entity_that_starts_inside(tag: ModuleType, tmp_path: Path) -> None:
@@ -471,7 +471,7 @@ def test_an_entity_that_starts_inside(tag: ModuleType, tmp_path: Path) -> None:
     assert "--data.repair true" in said
     read = TaggedTexts(train=str(data), eval=str(data), repair=True).read()
     assert [read.labels[tag] for tag in read.train.tags] == ["O", "B-x", "B-x", "I-x", "B-x", "B-x", "B-y"]
-    assert read.facts["repaired"].startswith("6 words")
+    assert read.summary["repaired"].startswith("6 words")
     # As the person who started it sees it.
     run(tag, tmp_path / "run", "--data.train", str(data)).refused("(numbers 1, 3, 4,")
 

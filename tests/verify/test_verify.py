@@ -75,7 +75,7 @@ def lines_of(run: RunFolder) -> list[bytes]:
 
 def wrong(run: RunFolder) -> set[str]:
     """Return the names of the checks that found something."""
-    return {finding.what for finding in verify(run.path).findings if finding.problems}
+    return {result.what for result in verify(run.path).results if result.problems}
 
 
 def link_anew(run: RunFolder, lines: list[bytes]) -> None:
@@ -97,7 +97,7 @@ def test_a_run_that_nobody_altered_is_sound(finished: Path, died: Path) -> None:
         report = verify(folder)
         assert report.problems == ()
         # Nothing was left out: all that can be checked was.
-        assert {finding.what for finding in report.findings if not finding.checked} <= {"end of the ledger"}
+        assert {result.what for result in report.results if not result.checked} <= {"end of the ledger"}
         assert says in str(report)
     assert "it has died" in str(verify(died))
 

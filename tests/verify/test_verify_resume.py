@@ -18,7 +18,7 @@ from trial import run_here
 from toolkit.cli import main
 from toolkit.errors import UserError
 from toolkit.output.run_folder import RunFolder
-from toolkit.verify.resume_check import Certificate, certify, verify_resume
+from toolkit.verify.resume_check import ResumeCheck, check_resume, verify_resume
 from toolkit.verify.trials import Trial
 
 STEPS = 24
@@ -66,19 +66,19 @@ def test_a_recipe_with_dropout_is_certified_bit_for_bit(tmp_path: Path, capsys: 
 def test_a_recipe_is_certified_on_another_number_of_processes() -> None:
     said: list[str] = []
     arguments = ["--threads", "1", "--evaluate.every", "70"]
-    certificate = verify_resume(TINY, arguments, steps=240, then=2, say=said.append)
-    assert certificate.holds
-    assert certificate.processes == (1, 2)
+    resume_check = verify_resume(TINY, arguments, steps=240, then=2, say=said.append)
+    assert resume_check.holds
+    assert resume_check.processes == (1, 2)
     # Steps were done that no checkpoint knew of, and they were done again.
-    assert certificate.repeated >= certificate.killed_at - certificate.resumed_after > 0
-    assert [check.what for check in certificate.checks if check.allowed == "0, bit for bit"] == [
+    assert resume_check.repeated >= resume_check.killed_at - resume_check.resumed_after > 0
+    assert [check.what for check in resume_check.checks if check.allowed == "0, bit for bit"] == [
         "fingerprints",
         "learning rates",
     ]
-    assert all(check.holds for check in certificate.checks)
-    assert {check.allowed for check in certificate.checks[-3:]} == {"1e-07"}
+    assert all(check.holds for check in resume_check.checks)
+    assert {check.allowed for check in resume_check.checks[-3:]} == {"1e-07"}
     # Nothing is kept of what holds.
-    assert certificate.folder is None
+    assert resume_check.folder is None
     assert "the same command on 2 process(es)" in said[-1]
 
 
@@ -120,7 +120,7 @@ def certified(
     altered: Callable[[int, torch.Tensor], torch.Tensor] | None = None,
     processes: tuple[int, int] = (1, 1),
     settings: tuple[str, ...] = (),
-) -> Certificate:
+) -> ResumeCheck:
     """Run undisturbed, fail in the midst, go on, and compare."""
     flags = [*ARGUMENTS, "--batch.balance", "false", *arguments]
     run_here(Tiny, Failing(-1, altered).task, flags, place / "undisturbed").done()
@@ -129,12 +129,12 @@ def certified(
     assert run_here(Tiny, failing.task, again, place / "resumed").code == 1
     run_here(Tiny, failing.task, [*again, *settings], place / "resumed").done()
     trial = Trial(TINY, arguments, STEPS, place)
-    return certify(trial, 14, processes, place)
+    return check_resume(trial, 14, processes, place)
 
 
-def holds(certificate: Certificate) -> dict[str, list[bool | None]]:
+def holds(resume_check: ResumeCheck) -> dict[str, list[bool | None]]:
     found: dict[str, list[bool | None]] = {}
-    for check in certificate.checks:
+    for check in resume_check.checks:
         found.setdefault(check.what, []).append(check.holds)
     return found
 
@@ -143,46 +143,46 @@ NUMBERS = ("losses", "gradient norms", "weights")
 
 
 def test_what_goes_on_as_if_nothing_had_happened_holds(tmp_path: Path) -> None:
-    certificate = certified(tmp_path)
-    assert certificate.holds
+    resume_check = certified(tmp_path)
+    assert resume_check.holds
     # Of the steps 13 and 14 one had its row already: rows come two steps later.
-    assert (certificate.resumed_after, certificate.repeated) == (12, 1)
-    assert all(check.difference in ("0", "0 problem(s)") for check in certificate.checks)
+    assert (resume_check.resumed_after, resume_check.repeated) == (12, 1)
+    assert all(check.difference in ("0", "0 problem(s)") for check in resume_check.checks)
 
 
 def test_a_state_that_no_checkpoint_knows_of_is_found(tmp_path: Path) -> None:
     """A loss that depends on how often it was called: after the kill it counts from the beginning."""
-    certificate = certified(tmp_path, altered=lambda calls, loss: loss * (1 + 1e-12 * calls))
-    assert not certificate.holds
-    found = holds(certificate)
+    resume_check = certified(tmp_path, altered=lambda calls, loss: loss * (1 + 1e-12 * calls))
+    assert not resume_check.holds
+    found = holds(resume_check)
     assert [found[name] for name in NUMBERS] == [[False]] * 3
     assert found["fingerprints"] == found["run folder"] == found["learning rates"] == [True]
-    assert "NOT the undisturbed run: losses, gradient norms, weights" in certificate.verdict()
+    assert "NOT the undisturbed run: losses, gradient norms, weights" in resume_check.verdict()
     # Twelve calls fewer at each step from 13 on.
-    assert 1e-12 < float(certificate.checks[-3].difference.split()[0]) < 1e-9
+    assert 1e-12 < float(resume_check.checks[-3].difference.split()[0]) < 1e-9
 
 
 @pytest.mark.parametrize(("share", "expected"), [(1e-11, True), (1e-4, False)])
 def test_on_another_number_of_processes_only_rounding_is_allowed(tmp_path: Path, share: float, expected: bool) -> None:
-    certificate = certified(tmp_path, altered=lambda calls, loss: loss * (1 + share * calls), processes=(1, 2))
-    assert certificate.holds == expected
-    assert [holds(certificate)[name] for name in NUMBERS] == [[expected]] * 3
-    assert "rounding is taken to be 1e-07, for float64" in certificate.remarks
+    resume_check = certified(tmp_path, altered=lambda calls, loss: loss * (1 + share * calls), processes=(1, 2))
+    assert resume_check.holds == expected
+    assert [holds(resume_check)[name] for name in NUMBERS] == [[expected]] * 3
+    assert "rounding is taken to be 1e-07, for float64" in resume_check.remarks
 
 
 def test_with_dropout_and_another_number_of_processes_only_what_came_before_is_claimed(tmp_path: Path) -> None:
-    certificate = certified(
+    resume_check = certified(
         tmp_path,
         *("--model.flaw", "dropout"),
         altered=lambda calls, loss: loss * (1 + 0.1 * calls),
         processes=(1, 2),
     )
-    assert certificate.holds
-    found = holds(certificate)
+    assert resume_check.holds
+    found = holds(resume_check)
     assert found["losses"] == found["gradient norms"] == [True, None]
     assert found["weights"] == [None]
-    assert any("dropout 0.2" in remark and "after step 12" in remark for remark in certificate.remarks)
-    assert certificate.verdict().endswith("as far as that can be claimed")
+    assert any("dropout 0.2" in remark and "after step 12" in remark for remark in resume_check.remarks)
+    assert resume_check.verdict().endswith("as far as that can be claimed")
 
 
 def test_with_dropout_what_came_before_has_to_be_equal(tmp_path: Path) -> None:
@@ -192,15 +192,15 @@ def test_with_dropout_what_came_before_has_to_be_equal(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in ledger.read_text().splitlines()]
     rows[3]["loss"] *= 1 + 1e-15
     ledger.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    certificate = certify(Trial(TINY, [], STEPS, tmp_path), 14, (1, 2), tmp_path)
-    assert holds(certificate)["losses"] == [False, None]
-    assert not certificate.holds
+    resume_check = check_resume(Trial(TINY, [], STEPS, tmp_path), 14, (1, 2), tmp_path)
+    assert holds(resume_check)["losses"] == [False, None]
+    assert not resume_check.holds
 
 
 def test_three_processes_may_add_up_in_another_order(tmp_path: Path) -> None:
-    certificate = certified(tmp_path, processes=(3, 3))
-    assert "compared up to rounding" in certificate.remarks[0]
-    assert {check.allowed for check in certificate.checks[-3:]} == {"1e-07"}
+    resume_check = certified(tmp_path, processes=(3, 3))
+    assert "compared up to rounding" in resume_check.remarks[0]
+    assert {check.allowed for check in resume_check.checks[-3:]} == {"1e-07"}
 
 
 def test_a_run_that_began_anew_or_lost_a_row_is_not_certified(tmp_path: Path) -> None:
@@ -208,23 +208,23 @@ def test_a_run_that_began_anew_or_lost_a_row_is_not_certified(tmp_path: Path) ->
     trial, run = Trial(TINY, [], STEPS, tmp_path), RunFolder(tmp_path / "resumed")
     lines = run.ledger_file.read_bytes().splitlines(keepends=True)
     run.ledger_file.write_bytes(b"".join([*lines[:5], *lines[6:]]))
-    certificate = certify(trial, 14, (1, 1), tmp_path)
-    assert holds(certificate)["run folder"] == [False]
-    assert any("missing: step 6" in remark for remark in certificate.remarks)
+    resume_check = check_resume(trial, 14, (1, 1), tmp_path)
+    assert holds(resume_check)["run folder"] == [False]
+    assert any("missing: step 6" in remark for remark in resume_check.remarks)
     run.ledger_file.write_bytes(b"".join(lines))
-    assert certify(trial, 14, (1, 1), tmp_path).holds
+    assert check_resume(trial, 14, (1, 1), tmp_path).holds
     run.update(topology=[{**run.record()["topology"][0], "first_step": 1}])
-    certificate = certify(trial, 14, (1, 1), tmp_path)
-    assert any("it began anew" in remark for remark in certificate.remarks)
-    assert not certificate.holds
+    resume_check = check_resume(trial, 14, (1, 1), tmp_path)
+    assert any("it began anew" in remark for remark in resume_check.remarks)
+    assert not resume_check.holds
 
 
 def test_weights_of_another_step_certify_nothing(tmp_path: Path) -> None:
     certified(tmp_path)
     state = tmp_path / "undisturbed" / "checkpoints" / f"step-{STEPS:06d}" / "state.json"
     state.write_bytes(state.read_bytes()[:-1])
-    certificate = certify(Trial(TINY, [], STEPS, tmp_path), 14, (1, 1), tmp_path)
-    assert holds(certificate)["weights"] == [False]
+    resume_check = check_resume(Trial(TINY, [], STEPS, tmp_path), 14, (1, 1), tmp_path)
+    assert holds(resume_check)["weights"] == [False]
 
 
 # What goes wrong on the way

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from toolkit.checkpoint.optimizer_state import grouped_names, pack_optimizer, regrouped, restore_optimizer
-from toolkit.checkpoint.reader import StoredTensors, file_of, index_entries
+from toolkit.checkpoint.optimizer_state import grouped_names, load_optimizer, pack_optimizer, regrouped
+from toolkit.checkpoint.reader import CheckpointReader, file_of, index_entries
 from toolkit.checkpoint.resume import Start
-from toolkit.checkpoint.sharded import Sharing, layout_of
+from toolkit.checkpoint.sharded import Sharing, shard_map_of
 from toolkit.checkpoint.writer import OPTIMIZER, WEIGHTS, Content
 from toolkit.distributed.runtime import Runtime
-from toolkit.distributed.shards import local_of, piece_of
+from toolkit.distributed.shards import local_of, shard_of
 from toolkit.errors import UserError
 from toolkit.models.parameters import digest_of_frozen as digest_of_frozen
 from toolkit.models.parameters import parameter_names
@@ -25,38 +25,38 @@ def content_of(
     step: int,
     epoch: float,
     state: Mapping[str, Any],
-    spread: Runtime | None = None,
+    sharded: Runtime | None = None,
 ) -> Content:
     """Return what a checkpoint holds, nothing copied yet: all of it, or what this process owns.
 
-    With `spread` every process writes the pieces that it owns, and all of them call this together.
+    With `sharded` every process writes the pieces that it owns, and all of them call this together.
     """
     packed, averages = pack_optimizer(optimizer, parameter_names(model))
     kinds = {WEIGHTS: weights_of(model), OPTIMIZER: averages}
     state = {"step": step, "epoch": epoch, **state, "optimizer": packed}
-    if spread is None:
+    if sharded is None:
         files = {kind: {name: local_of(tensor) for name, tensor in tensors.items()} for kind, tensors in kinds.items()}
         return Content(epoch, files, state)
-    return spread_content(kinds, epoch, state, spread)
+    return sharded_content(kinds, epoch, state, sharded)
 
 
-def spread_content(
+def sharded_content(
     kinds: Mapping[str, Mapping[str, torch.Tensor]], epoch: float, state: Mapping[str, Any], runtime: Runtime
 ) -> Content:
     """Return what this process writes of tensors that are spread over all of them."""
     both = {f"{kind}/{name}": tensor for kind, tensors in kinds.items() for name, tensor in tensors.items()}
-    together = layout_of(both, runtime)
-    files, pieces = {}, {}
+    together = shard_map_of(both, runtime)
+    files, shards = {}, {}
     for kind, tensors in kinds.items():
-        layout = together.of(f"{kind}/")
-        pieces[kind.removesuffix(".safetensors")] = index_entries(kind, layout, tensors)
-        if runtime.rank in layout.owners:
-            owned = layout.owned(runtime.rank)
-            files[file_of(kind, layout, runtime.rank)] = {name: local_of(tensors[name]) for name in owned}
-    return Content(epoch, files, state, pieces, tuple(together.owners))
+        shard_map = together.of(f"{kind}/")
+        shards[kind.removesuffix(".safetensors")] = index_entries(kind, shard_map, tensors)
+        if runtime.rank in shard_map.owners:
+            owned = shard_map.owned(runtime.rank)
+            files[file_of(kind, shard_map, runtime.rank)] = {name: local_of(tensors[name]) for name in owned}
+    return Content(epoch, files, state, shards, tuple(together.owners))
 
 
-def restore(
+def load_checkpoint(
     start: Start, model: torch.nn.Module, optimizer: torch.optim.Optimizer, runtime: Runtime, frozen: str | None
 ) -> None:
     """Put the weights and the optimizer's state of a checkpoint into all processes; they call it together.
@@ -75,14 +75,14 @@ def restore(
     """
     assert start.checkpoint is not None
     weights, names = weights_of(model), parameter_names(model)
-    with StoredTensors(start.checkpoint) as stored:
+    with CheckpointReader(start.checkpoint) as stored:
         # What is trained before what is frozen: the one decides the other.
         runtime.on_main(lambda: check_optimizer(start, optimizer, names))
         runtime.on_main(lambda: check(stored, weights))
         runtime.on_main(lambda: check_frozen(start, frozen))
         # Only who owns something has to see the files.
         index = runtime.on_main(lambda: stored.index(OPTIMIZER))
-        reader = Reader(stored, Sharing(layout_of(weights, runtime), runtime), runtime)
+        reader = Reader(stored, Sharing(shard_map_of(weights, runtime), runtime), runtime)
         with torch.no_grad():
             for name, place in weights.items():
                 reader.fill(WEIGHTS, name, place, of=name)
@@ -98,7 +98,7 @@ def restore(
                 reader.fill(OPTIMIZER, name, place.detach(), of=names.get(like))
             return place
 
-        restore_optimizer(optimizer, names, start.state["optimizer"], tensor)
+        load_optimizer(optimizer, names, start.state["optimizer"], tensor)
 
 
 def check_frozen(start: Start, now: str | None) -> None:
@@ -121,8 +121,8 @@ def check_optimizer(start: Start, optimizer: torch.optim.Optimizer, names: Mappi
     Raises:
         UserError: it has others, or treats them in another way.
     """
-    former, groups = start.state["optimizer"]["names"], grouped_names(optimizer, names)
-    before, now = ({name for group in these for name in group} for these in (former, groups))
+    previous, groups = start.state["optimizer"]["names"], grouped_names(optimizer, names)
+    before, now = ({name for group in these for name in group} for these in (previous, groups))
     if before == now and not regrouped(optimizer, names, start.state["optimizer"]):
         return
     words = [
@@ -140,26 +140,26 @@ def check_optimizer(start: Start, optimizer: torch.optim.Optimizer, names: Mappi
 class Reader:
     """Reads tensors of a checkpoint into all processes."""
 
-    def __init__(self, stored: StoredTensors, sharing: Sharing, runtime: Runtime) -> None:
+    def __init__(self, stored: CheckpointReader, sharing: Sharing, runtime: Runtime) -> None:
         self.stored = stored
         self.sharing = sharing
         self.runtime = runtime
 
     def fill(self, kind: str, name: str, place: torch.Tensor, of: str | None) -> None:
         """Fill a tensor in all processes; one that is spread lies as the weight `of` does."""
-        piece, local = piece_of(place), local_of(place)
-        if piece is None or (piece.elements == 0 and place.numel() > 0):
+        shard, local = shard_of(place), local_of(place)
+        if shard is None or (shard.elements == 0 and place.numel() > 0):
             return
         holders = self.sharing.everybody
         if of is not None and isinstance(place, DTensor):
-            holders = self.sharing.holders(of, piece)
+            holders = self.sharing.holders(of, shard)
         if self.runtime.rank == holders[0]:
             # From the file straight into place where it lies on the host, and by way of one piece where it does not.
-            self.stored.read_into(kind, name, piece, local)
+            self.stored.read_into(kind, name, shard, local)
         self.sharing.share(local, holders)
 
 
-def check(stored: StoredTensors, expected: Mapping[str, torch.Tensor]) -> None:
+def check(stored: CheckpointReader, expected: Mapping[str, torch.Tensor]) -> None:
     """Hold names, shapes and types of the weights in a checkpoint against the model.
 
     Raises:

@@ -84,11 +84,11 @@ def grouped_names(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor,
 
 def regrouped(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], packed: Packed) -> bool:
     """Return whether parameters that had different settings in a packed state are in one group now, or decay otherwise."""
-    former = {
+    previous = {
         name: settings for settings, members in zip(packed["groups"], packed["names"], strict=True) for name in members
     }
     for group, members in zip(optimizer.param_groups, grouped_names(optimizer, names), strict=True):
-        found = [former[name] for name in members]
+        found = [previous[name] for name in members]
         if any(settings != found[0] for settings in found):
             return True
         now = settings_of(group)
@@ -138,7 +138,7 @@ def unpack(packed: Packed, tensor: Callable[[str], torch.Tensor]) -> Any:
             raise ValueError(f"not the state of an optimizer: {packed!r}")
 
 
-def restore_optimizer(
+def load_optimizer(
     optimizer: torch.optim.Optimizer,
     names: Mapping[torch.Tensor, str],
     packed: Packed,

@@ -1,7 +1,7 @@
 """The tensors of a checkpoint, however many files they lie in: any block of any of them is read from where its parts are.
 
 Tensors lie whole in `weights.safetensors` and `optimizer.safetensors`, or in pieces in files such as
-`weights-00003-of-00008.safetensors`. Then `pieces.json` says where: for each tensor its shape, its type, and file, offset and
+`weights-00003-of-00008.safetensors`. Then `shards.json` says where: for each tensor its shape, its type, and file, offset and
 size of every piece. In the file the piece has the name of its tensor.
 """
 
@@ -16,19 +16,19 @@ import torch
 from safetensors import safe_open
 
 from toolkit.checkpoint.staging import DTYPES, check_types
-from toolkit.distributed.shards import Layout, Piece, all_of, as_bytes, is_cut
+from toolkit.distributed.shards import Shard, ShardMap, all_of, as_bytes, is_sharded
 
-WEIGHTS, OPTIMIZER, PIECES = "weights.safetensors", "optimizer.safetensors", "pieces.json"
+WEIGHTS, OPTIMIZER, SHARDS = "weights.safetensors", "optimizer.safetensors", "pieces.json"
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
 @dataclass(frozen=True)
-class Stored:
+class TensorEntry:
     """One tensor of a checkpoint."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    pieces: tuple[tuple[str, Piece], ...]
+    shards: tuple[tuple[str, Shard], ...]
     """The file of each, and which block of the tensor it is."""
 
     @property
@@ -37,15 +37,15 @@ class Stored:
         return list(self.shape), str(self.dtype).removeprefix("torch.")
 
 
-class StoredTensors:
+class CheckpointReader:
     """The tensors of one checkpoint; files are opened when something in them is asked for."""
 
     def __init__(self, checkpoint: Path) -> None:
         self.checkpoint = checkpoint
         self.files: dict[str, Any] = {}
-        self.indices: dict[str, dict[str, Stored]] = {}
+        self.indices: dict[str, dict[str, TensorEntry]] = {}
 
-    def __enter__(self) -> "StoredTensors":
+    def __enter__(self) -> "CheckpointReader":
         return self
 
     def __exit__(
@@ -59,41 +59,41 @@ class StoredTensors:
             self.files[file] = safe_open(self.checkpoint / file, framework="pt", device="cpu").__enter__()  # type: ignore[no-untyped-call]
         return self.files[file]
 
-    def index(self, kind: str) -> Mapping[str, Stored]:
+    def index(self, kind: str) -> Mapping[str, TensorEntry]:
         """Return all tensors of a kind, WEIGHTS or OPTIMIZER, by name; no tensor is read."""
         if kind not in self.indices:
-            listed = self.checkpoint / PIECES
+            listed = self.checkpoint / SHARDS
             if listed.is_file():
                 content = json.loads(listed.read_text(encoding="utf-8"))[Path(kind).stem]
-                self.indices[kind] = {name: stored_of(entry) for name, entry in content.items()}
+                self.indices[kind] = {name: entry_of(entry) for name, entry in content.items()}
             else:
                 self.indices[kind] = self.index_of_whole(kind)
         return self.indices[kind]
 
-    def index_of_whole(self, file: str) -> dict[str, Stored]:
+    def index_of_whole(self, file: str) -> dict[str, TensorEntry]:
         """Return the tensors of a file in which all are whole."""
         opened, found = self.open(file), {}
         for name in opened.keys():  # noqa: SIM118 - it is no mapping
             entry = opened.get_slice(name)
             shape = tuple(entry.get_shape())
-            found[name] = Stored(shape, TORCH_DTYPES[entry.get_dtype()], ((file, all_of(shape)),))
+            found[name] = TensorEntry(shape, TORCH_DTYPES[entry.get_dtype()], ((file, all_of(shape)),))
         return found
 
-    def read_into(self, kind: str, name: str, piece: Piece, place: torch.Tensor) -> None:
+    def read_into(self, kind: str, name: str, shard: Shard, place: torch.Tensor) -> None:
         """Fill a tensor of the size of a block with that block; only what overlaps with it is read."""
-        for file, held in self.index(kind)[name].pieces:
-            common = held.overlap(piece)
+        for file, held in self.index(kind)[name].shards:
+            common = held.overlap(shard)
             if common is None:
                 continue
             opened = self.open(file)
             part = opened.get_tensor(name) if common == held else opened.get_slice(name)[common.within(held)]
-            place[common.within(piece)].copy_(part)
+            place[common.within(shard)].copy_(part)
 
     def whole(self, kind: str, name: str) -> torch.Tensor:
         """Return a whole tensor."""
         stored = self.index(kind)[name]
-        if len(stored.pieces) == 1:
-            tensor: torch.Tensor = self.open(stored.pieces[0][0]).get_tensor(name)
+        if len(stored.shards) == 1:
+            tensor: torch.Tensor = self.open(stored.shards[0][0]).get_tensor(name)
             return tensor
         place = torch.empty(stored.shape, dtype=stored.dtype)
         self.read_into(kind, name, all_of(stored.shape), place)
@@ -108,47 +108,47 @@ class StoredTensors:
 
 def same_weights(first: Path, second: Path) -> bool:
     """Return whether two checkpoints with tensors of the same names and shapes hold the same, bit for bit."""
-    with StoredTensors(first) as a, StoredTensors(second) as b:
+    with CheckpointReader(first) as a, CheckpointReader(second) as b:
         pairs_of = ((a.whole(WEIGHTS, name), b.whole(WEIGHTS, name)) for name in a.index(WEIGHTS))
         return all(x.dtype == y.dtype and torch.equal(as_bytes(x), as_bytes(y)) for x, y in pairs_of)
 
 
-def stored_of(entry: Mapping[str, Any]) -> Stored:
-    """Return what an entry of `pieces.json` says.
+def entry_of(entry: Mapping[str, Any]) -> TensorEntry:
+    """Return what an entry of `shards.json` says.
 
     Raises:
         ValueError: it can't be right.
     """
-    pieces = tuple((part["file"], Piece(tuple(part["offset"]), tuple(part["size"]))) for part in entry["pieces"])
+    shards = tuple((part["file"], Shard(tuple(part["offset"]), tuple(part["size"]))) for part in entry["pieces"])
     shape = tuple(entry["shape"])
-    if any(Path(file).name != file for file, _ in pieces):
+    if any(Path(file).name != file for file, _ in shards):
         raise ValueError("a piece lies outside of its checkpoint")
-    if not is_cut(shape, tuple(piece for _, piece in pieces)):
+    if not is_sharded(shape, tuple(shard for _, shard in shards)):
         raise ValueError("the pieces of a tensor are not the whole of it, each part once")
-    return Stored(shape, TORCH_DTYPES[entry["dtype"]], pieces)
+    return TensorEntry(shape, TORCH_DTYPES[entry["dtype"]], shards)
 
 
-def file_of(kind: str, layout: Layout, rank: int) -> str:
+def file_of(kind: str, shard_map: ShardMap, rank: int) -> str:
     """Return the name of the file into which a process writes its pieces of a kind."""
-    owners = layout.owners
+    owners = shard_map.owners
     return f"{Path(kind).stem}-{owners.index(rank) + 1:05d}-of-{len(owners):05d}.safetensors"
 
 
-def index_entries(kind: str, layout: Layout, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Return what `pieces.json` says of the tensors of a kind.
+def index_entries(kind: str, shard_map: ShardMap, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Return what `shards.json` says of the tensors of a kind.
 
     Raises:
         UserError: one of them, in whichever process it lies, has a type that the file format does not know.
     """
     check_types((name, tensor.dtype) for name, tensor in tensors.items())
-    files = {rank: file_of(kind, layout, rank) for rank in layout.owners}
+    files = {rank: file_of(kind, shard_map, rank) for rank in shard_map.owners}
     return {
         name: {
             "shape": list(tensor.shape),
             "dtype": DTYPES[tensor.dtype],
             "pieces": [
-                {"file": files[owner], "offset": list(piece.offset), "size": list(piece.size)}
-                for piece, owner in layout.pieces(name)
+                {"file": files[owner], "offset": list(shard.offset), "size": list(shard.size)}
+                for shard, owner in shard_map.shards(name)
             ],
         }
         for name, tensor in tensors.items()
@@ -156,7 +156,7 @@ def index_entries(kind: str, layout: Layout, tensors: Mapping[str, torch.Tensor]
 
 
 def index_as_json(index: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """Return the content of `pieces.json`: one line for each tensor."""
+    """Return the content of `shards.json`: one line for each tensor."""
     kinds = [
         f"{json.dumps(kind)}: {{\n"
         + ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(entries.items()))

@@ -167,10 +167,10 @@ def choose_start(folder: RunFolder, config: Config, precision: str, total_steps:
             not fit.
     """
     record = folder.record()
-    if config.resume == "never" and not begun_anew(record):
+    if config.resume == "never" and not begun_from_scratch(record):
         return Start(sets_aside=True)
-    former = record.get("resumed_from")
-    if config.resume not in (*GOES_ON, "never") and former != str(Path(config.resume).resolve()):
+    previous = record.get("resumed_from")
+    if config.resume not in (*GOES_ON, "never") and previous != str(Path(config.resume).resolve()):
         return start_at(Path(config.resume), folder, config, precision, total_steps)
     found, passed_over = newest_valid(folder.checkpoints)
     if found is None:
@@ -180,9 +180,9 @@ def choose_start(folder: RunFolder, config: Config, precision: str, total_steps:
                 f"none of the checkpoints in {folder.checkpoints} is valid; repair one, or start anew with --resume never, "
                 "which sets them aside",
             )
-        if isinstance(former, str):
+        if isinstance(previous, str):
             # It died before it had a checkpoint of its own.
-            return start_at(Path(former), folder, config, precision, total_steps, again=True)
+            return start_at(Path(previous), folder, config, precision, total_steps, again=True)
         rows = count_rows(folder.ledger_file)
         if rows and record.get("step"):
             gone = " (checkpoint.keep 0 keeps none of a finished run)" if record.get("status") == "finished" else ""
@@ -219,7 +219,7 @@ def starts_of(state: Mapping[str, Any], record: Mapping[str, Any]) -> tuple[Mapp
     return (*starts[:-1], {"versions": record.get("versions"), **starts[-1]})
 
 
-def begun_anew(record: Mapping[str, Any]) -> bool:
+def begun_from_scratch(record: Mapping[str, Any]) -> bool:
     """Return whether an agent started this process again after the run had begun anew: from there on it goes on."""
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
     return again and record.get("started_by") is not None and record["started_by"] == agent()

@@ -14,7 +14,7 @@ import torch
 import torch.distributed
 
 from toolkit.distributed.runtime import FOR_EVER, Runtime
-from toolkit.distributed.shards import Layout, Piece, all_of, as_bytes, holdings, local_of, piece_of
+from toolkit.distributed.shards import Shard, ShardMap, all_of, as_bytes, local_of, local_shards, shard_of
 from toolkit.errors import SharedUserError
 from toolkit.models.parameters import check_is_tensor, named_state, weights_of
 from toolkit.output.run_folder import RunFolder
@@ -23,36 +23,36 @@ from toolkit.output.run_folder import RunFolder
 SECONDS_TO_APPEAR = 10.0
 
 
-def layout_of(tensors: Mapping[str, torch.Tensor], runtime: Runtime) -> Layout:
+def shard_map_of(tensors: Mapping[str, torch.Tensor], runtime: Runtime) -> ShardMap:
     """Return who holds which pieces of these; all processes call it together, with the same names."""
-    return Layout(runtime.gather_all(holdings(tensors)))
+    return ShardMap(runtime.gather_all(local_shards(tensors)))
 
 
 class Sharing:
     """Gives a piece to all processes that hold it, from its owner; all processes make it together."""
 
-    def __init__(self, layout: Layout, runtime: Runtime) -> None:
-        self.layout = layout
+    def __init__(self, shard_map: ShardMap, runtime: Runtime) -> None:
+        self.shard_map = shard_map
         self.runtime = runtime
-        self.everybody = tuple(range(layout.processes))
-        sets = {ranks for pieces in layout.holders.values() for ranks in pieces.values()}
+        self.everybody = tuple(range(shard_map.processes))
+        sets = {ranks for shards in shard_map.holders.values() for ranks in shards.values()}
         self.groups: dict[tuple[int, ...], Any] = {
             # Over the host: what is shared was just read from a file. Every process has to make every group.
             ranks: torch.distributed.new_group(list(ranks), backend="gloo", timeout=FOR_EVER)
             for ranks in sorted(sets)
-            if 1 < len(ranks) < layout.processes
+            if 1 < len(ranks) < shard_map.processes
         }
         self.groups[self.everybody] = runtime.control
 
-    def holders(self, name: str, piece: Piece) -> tuple[int, ...]:
+    def holders(self, name: str, shard: Shard) -> tuple[int, ...]:
         """Return the ranks that hold a piece, its owner first."""
-        return self.layout.holders[name][piece]
+        return self.shard_map.holders[name][shard]
 
     def share(self, local: torch.Tensor, ranks: tuple[int, ...]) -> None:
         """Fill a local tensor in these processes from the first of them; no other process calls it."""
         if len(ranks) == 1:
             return
-        if len(ranks) == self.layout.processes and local.device.type == self.runtime.device.type:
+        if len(ranks) == self.shard_map.processes and local.device.type == self.runtime.device.type:
             self.runtime.share(local)
             return
         content = local.cpu().contiguous()
@@ -66,25 +66,25 @@ def whole_on_main(tensors: Mapping[str, torch.Tensor], runtime: Runtime) -> Iter
 
     All processes go through it together. What is whole in the main process is sent by nobody, and copied only from a device.
     """
-    layout = layout_of(tensors, runtime)
+    shard_map = shard_map_of(tensors, runtime)
     for name, tensor in tensors.items():
-        mine, local = piece_of(tensor), local_of(tensor)
+        mine, local = shard_of(tensor), local_of(tensor)
         if runtime.is_main and mine == all_of(tensor.shape):
             yield name, local.cpu()
             continue
         found = torch.empty(tensor.shape, dtype=tensor.dtype) if runtime.is_main else None
-        for piece, owner in layout.pieces(name):
+        for shard, owner in shard_map.shards(name):
             if found is not None:
-                part = local.cpu() if owner == runtime.rank else received(piece, owner, tensor.dtype, runtime)
-                found[piece.within(all_of(tensor.shape))].copy_(part)
+                part = local.cpu() if owner == runtime.rank else received(shard, owner, tensor.dtype, runtime)
+                found[shard.within(all_of(tensor.shape))].copy_(part)
             elif owner == runtime.rank:
                 torch.distributed.send(as_bytes(local.cpu().contiguous()), dst=0, group=runtime.control)
         yield name, found
 
 
-def received(piece: Piece, owner: int, dtype: torch.dtype, runtime: Runtime) -> torch.Tensor:
+def received(shard: Shard, owner: int, dtype: torch.dtype, runtime: Runtime) -> torch.Tensor:
     """Return a piece that its owner sends to this process."""
-    part = torch.empty(piece.size, dtype=dtype)
+    part = torch.empty(shard.size, dtype=dtype)
     torch.distributed.recv(as_bytes(part), src=owner, group=runtime.control)
     return part
 
@@ -119,11 +119,11 @@ def check_folder_is_shared(
     Raises:
         SharedUserError: some do not; it names them and their machines.
     """
-    layout = layout_of(weights_of(model), runtime)
-    if layout.is_whole:
+    shard_map = shard_map_of(weights_of(model), runtime)
+    if shard_map.is_whole:
         return
     word = runtime.on_main(lambda: leave_word(folder))
-    sees = runtime.rank not in layout.owners or finds_word(folder.lock_file, word, patience)
+    sees = runtime.rank not in shard_map.owners or finds_word(folder.lock_file, word, patience)
     here = runtime.gather_all((socket.gethostname(), sees))
     blind: dict[str, list[str]] = {}
     for rank, (machine, found) in enumerate(here):

@@ -28,9 +28,9 @@ from toolkit.checkpoint.format import (
     write_flushed,
 )
 from toolkit.checkpoint.reader import OPTIMIZER as OPTIMIZER
-from toolkit.checkpoint.reader import PIECES, index_as_json
+from toolkit.checkpoint.reader import SHARDS, index_as_json
 from toolkit.checkpoint.reader import WEIGHTS as WEIGHTS
-from toolkit.checkpoint.staging import Snapshot, in_bytes
+from toolkit.checkpoint.staging import StagingBuffer, in_bytes
 from toolkit.errors import UserError
 from toolkit.output import pipes
 from toolkit.output.ledger import Ledger, LedgerEnd
@@ -50,7 +50,7 @@ class Content:
     """For each file that this process writes the tensors in it, by name."""
     state: Mapping[str, Any]
     """Everything that is no tensor, as JSON."""
-    pieces: Mapping[str, Mapping[str, Any]] | None = None
+    shards: Mapping[str, Mapping[str, Any]] | None = None
     """Where each piece of each tensor lies, if they are spread over processes."""
     owners: tuple[int, ...] = ()
     """The ranks that write pieces of tensors, if they are spread."""
@@ -62,7 +62,7 @@ class Writer(ABC):
     def __init__(self, folder: RunFolder, pinned: bool = False) -> None:
         self.folder = folder
         self.pinned = pinned
-        self.snapshots: dict[str, Snapshot] = {}
+        self.staging_buffers: dict[str, StagingBuffer] = {}
         self.told_of_pageable = False
         self.thread: threading.Thread | None = None
         self.begun: int | None = None
@@ -91,9 +91,11 @@ class Writer(ABC):
             self.begun = step
             try:
                 content = collect()
-                self.snapshots = {name: self.snapshots.get(name) or Snapshot(self.pinned) for name in content.tensors}
+                self.staging_buffers = {
+                    name: self.staging_buffers.get(name) or StagingBuffer(self.pinned) for name in content.tensors
+                }
                 for name, tensors in content.tensors.items():
-                    self.snapshots[name].take(tensors)
+                    self.staging_buffers[name].take(tensors)
                 if self.pinned:
                     torch.accelerator.synchronize()
                     self.tell_if_not_pinned()
@@ -104,7 +106,11 @@ class Writer(ABC):
 
     def tell_if_not_pinned(self) -> None:
         """Say, once, if memory for the copies could not be pinned."""
-        pageable = [snapshot.content.nbytes for snapshot in self.snapshots.values() if not snapshot.pinned]
+        pageable = [
+            staging_buffer.content.nbytes
+            for staging_buffer in self.staging_buffers.values()
+            if not staging_buffer.pinned
+        ]
         if pageable and not self.told_of_pageable:
             self.told_of_pageable = True
             pipes.tell(
@@ -155,13 +161,13 @@ class PartWriter(Writer):
             self.start(self.write, step)
 
     def write(self, step: int) -> None:
-        """Write the snapshots beside those of the others, and tell the main process."""
+        """Write the staging buffers beside those of the others, and tell the main process."""
         # Where that one is gone nobody is left to be told.
         with suppress(RuntimeError):
             try:
                 beside = partial_folder(self.folder.checkpoints, step)
                 beside.mkdir(parents=True, exist_ok=True)
-                files = {name: SealedFile(*taken.write(beside / name)) for name, taken in self.snapshots.items()}
+                files = {name: SealedFile(*taken.write(beside / name)) for name, taken in self.staging_buffers.items()}
             except Exception as error:
                 self.exchange.tell_failure(step, error)
             else:
@@ -193,7 +199,7 @@ class Saver(Writer):
         self.start(self.write, step, replace(content, tensors={}), self.ledger.end, self.best)
 
     def write(self, step: int, content: Content, ledger: LedgerEnd, best: int | None) -> None:
-        """Write a checkpoint from the snapshots, and then let go of an old one; not of the best that this one knows of."""
+        """Write a checkpoint from the staging buffers, and then let go of an old one; not of the best that this one knows of."""
         doing = f"the checkpoint of step {step:,} can't be written to {self.folder.checkpoints}"
         others: list[Others] = []
         if self.exchange is not None:
@@ -206,9 +212,11 @@ class Saver(Writer):
             except (OSError, UserError):
                 self.discard(step, others)
                 raise
-            files: dict[str, Write] = {name: snapshot.write for name, snapshot in self.snapshots.items()}
-            if content.pieces is not None:
-                files[PIECES] = partial(write_index, content.pieces)
+            files: dict[str, Write] = {
+                name: staging_buffer.write for name, staging_buffer in self.staging_buffers.items()
+            }
+            if content.shards is not None:
+                files[SHARDS] = partial(write_index, content.shards)
             manifest = write_checkpoint(
                 self.folder.checkpoints, step, files, content.state, ledger, self.previous, *others
             )
@@ -247,9 +255,9 @@ class Saver(Writer):
         remove_leftovers(self.folder.checkpoints)
 
 
-def write_index(pieces: Mapping[str, Mapping[str, Any]], path: Path) -> tuple[int, str]:
+def write_index(shards: Mapping[str, Mapping[str, Any]], path: Path) -> tuple[int, str]:
     """Write where each piece of each tensor lies, and return size and SHA-256 of the file."""
-    sealed = write_flushed(path, index_as_json(pieces))
+    sealed = write_flushed(path, index_as_json(shards))
     return sealed.bytes, sealed.sha256
 
 

@@ -98,8 +98,8 @@ def _read_lists(
         codes, names = codes_of(flat, given)
         known = codes >= 0
         # "a;;b" means a and b, and ";" means nothing; in a list an entry that is empty is a defect of the row.
-        having, lacking = (np.bincount(row_of[which], minlength=rows) for which in (known, ~known))
-        empty = null | (having == 0 if split else lacking > 0)
+        having, missing = (np.bincount(row_of[which], minlength=rows) for which in (known, ~known))
+        empty = null | (having == 0 if split else missing > 0)
         row_of, codes = row_of[known], codes[known]
     # A label named twice counts once.
     width = max(1, len(names))

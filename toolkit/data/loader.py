@@ -29,7 +29,7 @@ class LoadedMicroBatch:
     """The samples that were asked for; as many came. The ledger's fingerprint is taken of these."""
     batch: Batch
     units: int
-    """What the loss is averaged over; 0 for a spare micro-batch."""
+    """What the loss is averaged over; 0 for a dummy micro-batch."""
 
     def pin_memory(self) -> "LoadedMicroBatch":
         """Return it in pinned memory, from which a device copies while the host goes on; torch's loader calls this."""
@@ -94,7 +94,7 @@ class MicroBatches(Dataset[LoadedMicroBatch]):
             )
         batch = self.task.collate(self.transformed(plan, samples))
         # index() refuses a float: a weighted count would be cut off when it is added up.
-        return LoadedMicroBatch(plan, plan.ids, batch, 0 if plan.spare else index(self.task.units(batch)))
+        return LoadedMicroBatch(plan, plan.ids, batch, 0 if plan.dummy else index(self.task.units(batch)))
 
     def transformed(self, plan: MicroBatch, samples: list[Any]) -> list[Any]:
         """Return the samples with what is random about them, drawn for each from (seed, epoch, id) alone."""

@@ -20,7 +20,7 @@ class MicroBatch:
     """How many micro-batches every process runs in this step."""
     ids: tuple[int, ...]
     """The samples."""
-    spare: bool = False
+    dummy: bool = False
     """A copy that stands in where there are fewer samples than micro-batches; its loss and units do not count."""
     padded: int = 0
     """Elements after padding, the number of samples times the longest; 0 where lengths are unknown."""
@@ -68,8 +68,8 @@ def cut(
         micro_batches.append(MicroBatch(step, rounds, tuple(ids[chunk].tolist()), padded=padded, used=used))
     # The cheapest is copied where one is missing.
     micro_batches.sort(key=lambda batch: -batch.padded)
-    spare = MicroBatch(step, rounds, micro_batches[-1].ids[:1], spare=True)
-    micro_batches += [spare] * (rounds * processes - parts)
+    dummy = MicroBatch(step, rounds, micro_batches[-1].ids[:1], dummy=True)
+    micro_batches += [dummy] * (rounds * processes - parts)
     # Every other round is dealt backwards, so that no process gets the costliest of each.
     dealt = []
     for number in range(rounds):

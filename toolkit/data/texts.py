@@ -47,7 +47,7 @@ class Texts:
     train: Split
     evaluate: Split
     max_length: int | None
-    facts: dict[str, str]
+    summary: dict[str, str]
     """Lines for the plan; `tokenize` adds one on the lengths."""
     files: tuple[Path, ...] = ()
     """The local files that were read."""
@@ -124,7 +124,7 @@ class Texts:
             problems += length_problems(split.name, split.rows, "max_length", cut, limit, lengths)
         if problems:
             raise UserError(*problems)
-        self.facts["lengths"] = length_fact(np.concatenate(full), "texts", cut)
+        self.summary["lengths"] = length_fact(np.concatenate(full), "texts", cut)
         return train, evaluate
 
 

@@ -14,13 +14,13 @@ LIMBS = 64 // LIMB_BITS
 
 
 @dataclass(frozen=True)
-class Tally:
+class Counts:
     """Counts of one step: of one process before, of all processes after they were summed."""
 
     units: int = 0
     """What the loss is averaged over."""
     samples: int = 0
-    """Samples, spare copies not counted."""
+    """Samples, dummy copies not counted."""
     padded: int = 0
     """Elements that run through the model, padding included; 0 where lengths are unknown or not used for the cut."""
     used: int = 0
@@ -35,25 +35,25 @@ class Tally:
     """Processes that can't go on: the main one, if ledger or checkpoint can't be written."""
 
     def vector(self) -> list[float]:
-        """Return the tally as numbers that may be added to those of other processes."""
+        """Return the counts as numbers that may be added to those of other processes."""
         limbs = [(self.fingerprint >> (LIMB_BITS * i)) & (2**LIMB_BITS - 1) for i in range(LIMBS)]
         return [self.units, self.samples, self.padded, self.used, *limbs, self.earlier_loss, self.stop, self.trouble]
 
     @staticmethod
-    def of_sum(vector: list[float]) -> "Tally":
-        """Return the tally that a sum of vectors stands for."""
+    def of_sum(vector: list[float]) -> "Counts":
+        """Return the counts that a sum of vectors stands for."""
         units, samples, padded, used, *limbs, loss, stop, trouble = vector
         whole = sum(int(limb) << (LIMB_BITS * i) for i, limb in enumerate(limbs))
-        return Tally(int(units), int(samples), int(padded), int(used), whole % 2**64, loss, int(stop), int(trouble))
+        return Counts(int(units), int(samples), int(padded), int(used), whole % 2**64, loss, int(stop), int(trouble))
 
 
-def tally(
+def count_micro_batches(
     micro_batches: Iterable[LoadedMicroBatch], earlier_loss: float = 0.0, stop: bool = False, trouble: bool = False
-) -> Tally:
+) -> Counts:
     """Count the micro-batches of one process in one step."""
     loaded = list(micro_batches)
-    real = [micro for micro in loaded if not micro.plan.spare]
-    return Tally(
+    real = [micro for micro in loaded if not micro.plan.dummy]
+    return Counts(
         units=sum(micro.units for micro in real),
         samples=sum(len(micro.ids) for micro in real),
         padded=sum(micro.plan.padded for micro in loaded),

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from toolkit.config.schema import Config
-from toolkit.distributed.phase import OPTIMIZER_STEP, PREDICTING, PREPARING, WRITING, Doing
+from toolkit.distributed.phase import OPTIMIZER_STEP, PREDICTING, PREPARING, WRITING, Phase
 
 # Torch has a class of its own only for the errors of a GPU's allocator.
 LACKS = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED|bad_alloc", re.IGNORECASE)
@@ -41,7 +41,7 @@ def lack_of(error: BaseException) -> str:
     return f"{kind} ran out when {number} {unit} more were asked for"
 
 
-def told(lack: str, doing: Doing, config: Config, spreads: bool, newest: str | None) -> str:
+def told(lack: str, phase: Phase, config: Config, is_sharded: bool, newest: str | None) -> str:
     """Return what the user is told.
 
     Args:
@@ -51,13 +51,13 @@ def told(lack: str, doing: Doing, config: Config, spreads: bool, newest: str | N
         spreads: whether the launch file spreads the model over processes already.
         newest: the name of the newest checkpoint.
     """
-    after = f" after step {doing.place[0]:,}" if doing.step is None and doing.place[0] else ""
-    step = f" of step {doing.step:,}" if doing.step is not None else after
-    on = f", with {described(doing.batch)}" if doing.batch is not None else ""
+    after = f" after step {phase.place[0]:,}" if phase.step is None and phase.place[0] else ""
+    step = f" of step {phase.step:,}" if phase.step is not None else after
+    on = f", with {described(phase.batch)}" if phase.batch is not None else ""
     goes_on = f"goes on from {newest}" if newest else "begins again from the start"
-    here, anew = ", or ".join(remedies(doing, config, spreads)), ", or ".join(others(doing, config))
-    return f"{lack}; the process was {doing.what}{step}{on}. Give {here}: the same command with that {goes_on}" + (
-        f". Or, in a new --output, give {anew}" if anew else ""
+    here, from_scratch = ", or ".join(remedies(phase, config, is_sharded)), ", or ".join(others(phase, config))
+    return f"{lack}; the process was {phase.what}{step}{on}. Give {here}: the same command with that {goes_on}" + (
+        f". Or, in a new --output, give {from_scratch}" if from_scratch else ""
     )
 
 
@@ -69,29 +69,29 @@ def described(micro: Any) -> str:
     return f"{count:,} sample{'s' if count > 1 else ''} at once{shape}"
 
 
-def remedies(doing: Doing, config: Config, spreads: bool) -> Iterator[str]:
+def remedies(phase: Phase, config: Config, is_sharded: bool) -> Iterator[str]:
     """Yield what can be given against it that changes no number, so that the run goes on with it."""
-    evaluates = doing.step is None
-    if doing.batch is not None and len(doing.batch.ids) > 1:
-        yield f"--batch.{'eval' if evaluates else 'micro'} {len(doing.batch.ids) // 2} or less (it changes no number)"
+    evaluates = phase.step is None
+    if phase.batch is not None and len(phase.batch.ids) > 1:
+        yield f"--batch.{'eval' if evaluates else 'micro'} {len(phase.batch.ids) // 2} or less (it changes no number)"
     keeps_all = getattr(getattr(config, "model", None), "checkpoint_activations", None) is False
-    if doing.batch is not None and not evaluates and keeps_all:
+    if phase.batch is not None and not evaluates and keeps_all:
         yield "--model.checkpoint_activations true"
-    if doing.batch is None and doing.what not in (PREPARING, OPTIMIZER_STEP, WRITING):
+    if phase.batch is None and phase.what not in (PREPARING, OPTIMIZER_STEP, WRITING):
         yield "the machine more memory, or start fewer processes on it"
-    elif spreads:
+    elif is_sharded:
         yield "a launch with more processes (docs/parallelism.md)"
     else:
         yield "a launch file that spreads the model over several GPUs or processes (docs/parallelism.md)"
 
 
-def others(doing: Doing, config: Config) -> Iterator[str]:
+def others(phase: Phase, config: Config) -> Iterator[str]:
     """Yield what else can be given: it makes another run."""
     model: Any = getattr(config, "model", None)
-    if doing.what in (PREPARING, OPTIMIZER_STEP) and hasattr(model, "lora") and model.name is not None:
+    if phase.what in (PREPARING, OPTIMIZER_STEP) and hasattr(model, "lora") and model.name is not None:
         yield "--model.lora.rank 16, which trains adapters alone"
-    sections = {"generate": ("tokens", "max_length", "beams")} if doing.what == PREDICTING else {}
-    if doing.batch is not None and len(doing.batch.ids) == 1:
+    sections = {"generate": ("tokens", "max_length", "beams")} if phase.what == PREDICTING else {}
+    if phase.batch is not None and len(phase.batch.ids) == 1:
         sections["data"] = ("max_length", "max_target_length", "block")
     for section, names in sections.items():
         settings = getattr(config, section, None)

@@ -47,14 +47,14 @@ class Strategy:
         return self.data_parallel_size * self.tensor
 
     @property
-    def spreads(self) -> bool:
+    def is_sharded(self) -> bool:
         """Whether a process holds less than the whole model."""
         return self.sharded or self.tensor > 1
 
     @property
     def keeps_own_values(self) -> bool:
         """Whether each process keeps of a spread model what it has read itself, and is sent nothing by the main one."""
-        return self.spreads and not self.built_by_main
+        return self.is_sharded and not self.built_by_main
 
     @property
     def description(self) -> str:
@@ -154,7 +154,7 @@ def shown_to_accelerate(
     On CPU Accelerate 1.15 lets a model be neither sharded nor split: it would train each process's own copy, silently. Its code
     for that is the same for every device and runs over gloo, once the processes are of the type that several GPUs have.
     """
-    if not strategy.spreads:
+    if not strategy.is_sharded:
         yield {}
         return
     import torch

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import torch
 
 from toolkit.distributed.runtime import Runtime
-from toolkit.distributed.shards import Piece as Block
-from toolkit.distributed.shards import all_of, as_bytes, holdings, local_of, piece_of
+from toolkit.distributed.shards import Shard as Block
+from toolkit.distributed.shards import all_of, as_bytes, local_of, local_shards, shard_of
 from toolkit.errors import UserError
 
 Place = tuple[torch.nn.Module, str]
@@ -53,7 +53,7 @@ def shard_from_main(model: torch.nn.Module, shard: Callable[[torch.nn.Module], N
             for module, name in others:
                 setattr(module, name, getattr(*first))
     parameters = dict(model.named_parameters())
-    everybody = runtime.gather_all(holdings(parameters))
+    everybody = runtime.gather_all(local_shards(parameters))
     with torch.no_grad():
         for name, parameter in parameters.items():
             for rank in range(1, runtime.size):
@@ -63,7 +63,7 @@ def shard_from_main(model: torch.nn.Module, shard: Callable[[torch.nn.Module], N
                 if runtime.is_main:
                     part = values[name][Block(offset, size).within(all_of(parameter.shape))]
                     torch.distributed.send(as_bytes(part.cpu().contiguous()), dst=rank, group=runtime.control)
-                elif runtime.rank == rank and piece_of(parameter) is not None:
+                elif runtime.rank == rank and shard_of(parameter) is not None:
                     received = torch.empty(size, dtype=parameter.dtype, device="cpu")
                     torch.distributed.recv(as_bytes(received), src=0, group=runtime.control)
                     local_of(parameter).copy_(received)

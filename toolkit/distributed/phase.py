@@ -14,7 +14,7 @@ WRITING = "writing the model"
 
 
 @dataclass(frozen=True)
-class Doing:
+class Phase:
     """One thing that a process does."""
 
     what: str
@@ -31,14 +31,14 @@ class Doing:
     """The `LoadedMicroBatch` that runs through the model, if one does."""
 
 
-class Activity:
+class PhaseTracker:
     """Called wherever a process begins something else; read by the thread that tells the other processes."""
 
     def __init__(self) -> None:
-        self.doing = Doing("starting", None, True, monotonic())
+        self.phase = Phase("starting", None, True, monotonic())
 
     def __call__(self, what: str, step: int | None = None, patient: bool = False, batch: Any = None) -> None:
-        former, number = self.doing.place
+        previous, number = self.phase.place
         # What belongs to no step, such as an evaluation, comes after the step before; nobody goes back.
-        place = (step, 0) if step is not None and step > former else (former, number + 1)
-        self.doing = Doing(what, step, patient, monotonic(), place, batch)
+        place = (step, 0) if step is not None and step > previous else (previous, number + 1)
+        self.phase = Phase(what, step, patient, monotonic(), place, batch)

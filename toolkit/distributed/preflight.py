@@ -69,18 +69,18 @@ def compare_starts(meeting: Meeting | None, config: Config, on_cpu: bool) -> Non
 
 def start_facts(config: Config, on_cpu: bool) -> Facts:
     """Return what has to be the same in all processes before anything is read."""
-    facts: Facts = {f"the version of {name}": (found, INSTALL) for name, found in versions().items()}
-    facts["the build of torch"] = (torch.__version__, INSTALL)
-    facts["the device"] = ("CPU" if on_cpu else "an accelerator", KIND)
-    facts |= {f"the file toolkit/{name}": (digest, COPY) for name, digest in toolkit_source().items()}
-    facts |= {f"the recipe's file {name}": (digest, COPY) for name, digest in recipe_source(config).items()}
+    summary: Facts = {f"the version of {name}": (found, INSTALL) for name, found in versions().items()}
+    summary["the build of torch"] = (torch.__version__, INSTALL)
+    summary["the device"] = ("CPU" if on_cpu else "an accelerator", KIND)
+    summary |= {f"the file toolkit/{name}": (digest, COPY) for name, digest in toolkit_source().items()}
+    summary |= {f"the recipe's file {name}": (digest, COPY) for name, digest in recipe_source(config).items()}
     for name, value in flatten(as_mapping(config)).items():
         if name not in OWN_SETTINGS:
-            facts[name] = (value, COMMAND)
+            summary[name] = (value, COMMAND)
     for name in sorted(os.environ):
         if name.startswith(LAUNCH_SETTINGS) and name not in OWN_LAUNCH_SETTINGS:
-            facts[f"the launch configuration's {name}"] = (os.environ[name], COMMAND)
-    return facts
+            summary[f"the launch configuration's {name}"] = (os.environ[name], COMMAND)
+    return summary
 
 
 def digests_of_data(task: Task) -> dict[str, str | None]:
@@ -133,17 +133,17 @@ def described(tensor: torch.Tensor) -> str:
     return f"{kind} {'x'.join(map(str, tensor.shape)) or 'scalar'}" + (", trained" if tensor.requires_grad else "")
 
 
-def compare(exchange: Exchange, facts: Facts) -> None:
+def compare(exchange: Exchange, summary: Facts) -> None:
     """Compare facts with those of all other processes, which call it together; who has none to tell is not compared.
 
     Raises:
         SharedUserError: they differ.
     """
-    mine = {name: json.dumps(value, default=str) for name, (value, _) in facts.items()}
-    digests = exchange(digest_of(mine) if facts else None)
+    mine = {name: json.dumps(value, default=str) for name, (value, _) in summary.items()}
+    digests = exchange(digest_of(mine) if summary else None)
     if len({digest for digest in digests if digest is not None}) <= 1:
         return
-    told = exchange((socket.gethostname(), mine or None, {name: advice for name, (_, advice) in facts.items()}))
+    told = exchange((socket.gethostname(), mine or None, {name: advice for name, (_, advice) in summary.items()}))
     speaking = {rank: (host, theirs) for rank, (host, theirs, _) in enumerate(told) if theirs is not None}
     # All say the same, those too that were not asked.
     advised = {name: advice for *_, theirs in told for name, advice in theirs.items()}

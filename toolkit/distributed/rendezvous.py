@@ -268,13 +268,13 @@ def be_welcomed(store: Store, place: Place, patience: float) -> str:
     """Come to the meeting that process 0 leads, and return its name when all have come."""
     word, key = uuid4().hex, arrival(place.rank)
     mine = {"word": word, "size": place.size, "host": socket.gethostname()}
-    former = json.loads(store.compare_set(key, "", json.dumps(mine)))
-    if former["word"] != word:
-        if not place.by_agent and former["word"]:
+    previous = json.loads(store.compare_set(key, "", json.dumps(mine)))
+    if previous["word"] != word:
+        if not place.by_agent and previous["word"]:
             # The store is as old as process 0: nobody can have been here before.
             refuse(
                 f"two processes have the number {place.rank} (RANK, which follows from --machine_rank or --node-rank): one on "
-                f"{former['host']} and this one on {socket.gethostname()}; give each machine a number of its own",
+                f"{previous['host']} and this one on {socket.gethostname()}; give each machine a number of its own",
                 place,
             )
         store.set(key, json.dumps(mine))

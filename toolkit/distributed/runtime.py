@@ -17,14 +17,14 @@ from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from toolkit.config.schema import Config
-from toolkit.distributed.counts import Tally
+from toolkit.distributed.counts import Counts
 from toolkit.distributed.launch import Launch, is_true, read_launch, several_machines, unsupported
 from toolkit.distributed.mesh import Strategy, read_strategy, shown_to_accelerate
 from toolkit.distributed.outcome import Failure, Outcome, attempt, raise_shared
-from toolkit.distributed.phase import Activity
+from toolkit.distributed.phase import PhaseTracker
 from toolkit.distributed.preflight import compare_starts
 from toolkit.distributed.rendezvous import SAME, group_patience, meet, meeting_place
-from toolkit.distributed.watchdog import Watch, start_watch
+from toolkit.distributed.watchdog import Watchdog, start_watchdog
 from toolkit.errors import SharedUserError, UserError
 from toolkit.signals import StopRequests
 from toolkit.task import Batch
@@ -48,11 +48,11 @@ class Runtime:
     threads: int
     control: torch.distributed.ProcessGroup | None
     """A gloo group of all processes: what is agreed on is agreed on the host, and nothing waits for a device."""
-    doing: Activity
+    phase: PhaseTracker
     """Called with what this process begins to do."""
     stop: StopRequests
     """What this process knows of requests to stop."""
-    watch: Watch
+    watchdog: Watchdog
     """Ends this process when another one died or hangs."""
     strategy: Strategy = Strategy()
     """How the model is spread over the processes."""
@@ -135,17 +135,17 @@ class Runtime:
         if self.has_own_memory:
             torch.get_device_module(self.device).manual_seed(number)
 
-    def agree(self, mine: Tally) -> Tally:
-        """Return the sum of the tallies of all processes: the one small all-reduce of a step, on the host."""
-        counted = mine if self.is_counted else Tally(stop=mine.stop, trouble=mine.trouble)
+    def all_reduce_counts(self, mine: Counts) -> Counts:
+        """Return the sum of the counts of all processes: the one small all-reduce of a step, on the host."""
+        counted = mine if self.is_counted else Counts(stop=mine.stop, trouble=mine.trouble)
         vector = torch.tensor(counted.vector(), dtype=torch.float64)
         if self.control is not None:
             torch.distributed.all_reduce(vector, group=self.control)
-        return Tally.of_sum(vector.tolist())
+        return Counts.of_sum(vector.tolist())
 
     def any_of(self, mine: bool) -> bool:
         """Return whether it is so in any process."""
-        return self.agree(Tally(trouble=int(mine))).trouble > 0
+        return self.all_reduce_counts(Counts(trouble=int(mine))).trouble > 0
 
     def gather(self, mine: Any) -> list[Any]:
         """Return the values of all processes, by rank, in the main process; an empty list in the others."""
@@ -201,12 +201,12 @@ class Runtime:
 
     def all_come(self, wait: bool) -> bool:
         """Say that this process is through with something; return whether all are, after waiting some seconds for them if asked."""
-        if self.watch.store is None:
+        if self.watchdog.store is None:
             return True
         # Each time adds as many as there are processes.
-        own = self.watch.store.add(THROUGH, 1)
+        own = self.watchdog.store.add(THROUGH, 1)
         until = monotonic() + SECONDS_TO_FOLLOW
-        while wait and self.watch.store.add(THROUGH, 0) < -(-own // self.size) * self.size:
+        while wait and self.watchdog.store.add(THROUGH, 0) < -(-own // self.size) * self.size:
             if monotonic() > until:
                 return False
             sleep(INTERVAL)
@@ -263,15 +263,15 @@ class Runtime:
         "terminate called without an active exception". So all meet first, then what holds a group (the reducer of a
         wrapped model) is dropped, and then the groups go.
         """
-        self.doing("ending")
+        self.phase("ending")
         self.accelerator.free_memory()
         gc.collect()
-        self.watch.leave()
+        self.watchdog.leave()
         # A process that was killed meanwhile is missed by nobody: what the run came to is written down.
         with suppress(RuntimeError):
             if self.control is not None:
                 torch.distributed.barrier(group=self.control)
-        self.watch.close()
+        self.watchdog.close()
         with suppress(RuntimeError):
             if torch.distributed.is_initialized():
                 torch.distributed.destroy_process_group()
@@ -297,7 +297,7 @@ def start_runtime(config: Config) -> Runtime:
     compare_starts(meeting, config, on_cpu)
     patience = group_patience(config.timeout.progress, on_cpu)
     handlers = meeting_place(meeting, patience)
-    with shown_to_accelerate(strategy, on_cpu, precision, handlers) as spread:
+    with shown_to_accelerate(strategy, on_cpu, precision, handlers) as sharded:
         accelerator = Accelerator(
             cpu=on_cpu,
             gradient_accumulation_plugin=GradientAccumulationPlugin(
@@ -306,7 +306,7 @@ def start_runtime(config: Config) -> Runtime:
             dataloader_config=DataLoaderConfiguration(even_batches=False),
             step_scheduler_with_optimizer=False,
             kwargs_handlers=handlers,
-            **spread,
+            **sharded,
         )
     if accelerator.num_processes != world_size:
         raise UserError(
@@ -325,13 +325,13 @@ def start_runtime(config: Config) -> Runtime:
     if strategy.tensor > 1:
         # Accelerate 1.15 imports a class here that Transformers 5.23 no longer has; the model's plan is applied in `prepare`.
         accelerator._prepare_tp = lambda *prepared: prepared
-    doing, stop = Activity(), StopRequests(config.checkpoint.grace)
+    phase, stop = PhaseTracker(), StopRequests(config.checkpoint.grace)
     if accelerator.num_processes == 1:
-        return Runtime(accelerator, launch, threads, None, doing, stop, Watch(), strategy)
+        return Runtime(accelerator, launch, threads, None, phase, stop, Watchdog(), strategy)
     control = torch.distributed.new_group(backend="gloo", timeout=FOR_EVER)
-    watch = start_watch(accelerator.process_index, accelerator.num_processes, control, doing, config.timeout)
-    watch.stopping = lambda: stop.reason is not None
-    return Runtime(accelerator, launch, threads, control, doing, stop, watch, strategy)
+    watchdog = start_watchdog(accelerator.process_index, accelerator.num_processes, control, phase, config.timeout)
+    watchdog.stopping = lambda: stop.reason is not None
+    return Runtime(accelerator, launch, threads, control, phase, stop, watchdog, strategy)
 
 
 def choose_threads(config: Config, cores: int, computes_on_host: bool) -> int:

@@ -1,4 +1,4 @@
-"""Pieces of tensors: which part of each tensor a process holds, and who of those that hold the same part writes it.
+"""Shards of tensors: which part of each tensor a process holds, and who of those that hold the same part writes it.
 
 A process holds at most one piece of a tensor, a block with an offset and a size. What holds a tensor whole holds the piece
 that is all of it. Nothing here talks to another process or knows of a mesh but the tensor's own.
@@ -11,15 +11,16 @@ from itertools import combinations
 from math import prod
 
 import torch
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import Shard as ShardPlacement
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
-Holding = tuple[tuple[int, ...], tuple[int, ...] | None, tuple[int, ...] | None]
+LocalShard = tuple[tuple[int, ...], tuple[int, ...] | None, tuple[int, ...] | None]
 """What a process says of a tensor: the shape of all of it, and offset and size of its piece, if it has one."""
 
 
 @dataclass(frozen=True, order=True)
-class Piece:
+class Shard:
     """A block of a tensor."""
 
     offset: tuple[int, ...]
@@ -30,43 +31,43 @@ class Piece:
         """How many elements it has."""
         return prod(self.size)
 
-    def overlap(self, other: "Piece") -> "Piece | None":
+    def overlap(self, other: "Shard") -> "Shard | None":
         """Return what two blocks of a tensor have in common, or None."""
         starts = tuple(max(a, b) for a, b in zip(self.offset, other.offset, strict=True))
         ends = (min(a + n, b + m) for a, n, b, m in zip(self.offset, self.size, other.offset, other.size, strict=True))
         size = tuple(end - start for start, end in zip(starts, ends, strict=True))
-        return Piece(starts, size) if all(length > 0 for length in size) else None
+        return Shard(starts, size) if all(length > 0 for length in size) else None
 
-    def within(self, outer: "Piece") -> tuple[slice, ...]:
+    def within(self, outer: "Shard") -> tuple[slice, ...]:
         """Return where this block lies in a tensor that holds the block `outer`."""
         starts = (a - b for a, b in zip(self.offset, outer.offset, strict=True))
         return tuple(slice(start, start + length) for start, length in zip(starts, self.size, strict=True))
 
 
-def all_of(shape: Sequence[int]) -> Piece:
+def all_of(shape: Sequence[int]) -> Shard:
     """Return the piece that is a whole tensor."""
-    return Piece((0,) * len(shape), tuple(shape))
+    return Shard((0,) * len(shape), tuple(shape))
 
 
-def piece_of(tensor: torch.Tensor) -> Piece | None:
+def shard_of(tensor: torch.Tensor) -> Shard | None:
     """Return which block of it this process holds; None if it takes no part in the tensor."""
     if not isinstance(tensor, DTensor) or tensor.numel() == 0:
         return all_of(tensor.shape)
     coordinate = tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return None
-    piece = cut(tuple(tensor.shape), tensor.device_mesh.shape, coordinate, tensor.placements)
-    if tuple(tensor.to_local().shape) != piece.size:
+    shard = shard_at(tuple(tensor.shape), tensor.device_mesh.shape, coordinate, tensor.placements)
+    if tuple(tensor.to_local().shape) != shard.size:
         raise NotImplementedError(
             f"a tensor of the shape {list(tensor.shape)}, placed as {tensor.placements}, lies in this process as "
-            f"{list(tensor.to_local().shape)} and not as {list(piece.size)}"
+            f"{list(tensor.to_local().shape)} and not as {list(shard.size)}"
         )
-    return piece
+    return shard
 
 
-def cut(
+def shard_at(
     shape: tuple[int, ...], mesh: Sequence[int], coordinate: Sequence[int], placements: Sequence[Placement]
-) -> Piece:
+) -> Shard:
     """Return the block at a coordinate of a mesh.
 
     FSDP cuts what tensor parallelism has cut before, though its dimension of the mesh comes first; placements say so by
@@ -79,7 +80,7 @@ def cut(
         placement = placements[number]
         if isinstance(placement, Replicate):
             continue
-        if not isinstance(placement, Shard | _StridedShard):
+        if not isinstance(placement, ShardPlacement | _StridedShard):
             raise NotImplementedError(f"a checkpoint can't hold a tensor that is placed as {placement}")
         dimension = placement.dim % len(shape)
         # As torch.chunk does: all parts but the last ones are of one length, and those may be empty.
@@ -87,7 +88,7 @@ def cut(
         start = min(coordinate[number] * length, size[dimension])
         offset[dimension] += start
         size[dimension] = min(length, size[dimension] - start)
-    return Piece(tuple(offset), tuple(size))
+    return Shard(tuple(offset), tuple(size))
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -103,23 +104,23 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
 
 
-def holdings(tensors: Mapping[str, torch.Tensor]) -> dict[str, Holding]:
+def local_shards(tensors: Mapping[str, torch.Tensor]) -> dict[str, LocalShard]:
     """Return what this process holds, as plain data that can be sent."""
-    found: dict[str, Holding] = {}
+    found: dict[str, LocalShard] = {}
     for name, tensor in tensors.items():
-        piece = piece_of(tensor)
-        block = (None, None) if piece is None else (piece.offset, piece.size)
+        shard = shard_of(tensor)
+        block = (None, None) if shard is None else (shard.offset, shard.size)
         found[name] = (tuple(tensor.shape), *block)
     return found
 
 
-class Layout:
+class ShardMap:
     """Who holds which pieces of which tensors; the same in all processes.
 
     The process with the lowest rank among those that hold the same piece owns it: it alone writes and reads it.
     """
 
-    def __init__(self, everybody: Sequence[Mapping[str, Holding]]) -> None:
+    def __init__(self, everybody: Sequence[Mapping[str, LocalShard]]) -> None:
         """Take what each process holds, by rank.
 
         Raises:
@@ -127,7 +128,7 @@ class Layout:
         """
         self.processes = len(everybody)
         self.shapes = {name: shape for name, (shape, _, _) in everybody[0].items()}
-        self.holders: dict[str, dict[Piece, tuple[int, ...]]] = {name: {} for name in self.shapes}
+        self.holders: dict[str, dict[Shard, tuple[int, ...]]] = {name: {} for name in self.shapes}
         for rank, held in enumerate(everybody):
             if {name: shape for name, (shape, _, _) in held.items()} != self.shapes:
                 different = sorted(set(held) ^ set(self.shapes)) or "their shapes"
@@ -135,47 +136,47 @@ class Layout:
             for name, (shape, offset, size) in held.items():
                 if offset is None or size is None or (prod(size) == 0 and prod(shape) > 0):
                     continue
-                pieces = self.holders[name]
-                pieces[Piece(offset, size)] = (*pieces.get(Piece(offset, size), ()), rank)
+                shards = self.holders[name]
+                shards[Shard(offset, size)] = (*shards.get(Shard(offset, size), ()), rank)
         for name, shape in self.shapes.items():
-            if not is_cut(shape, tuple(self.holders[name])):
+            if not is_sharded(shape, tuple(self.holders[name])):
                 raise RuntimeError(
                     f"the pieces of {name} that the processes hold are not the whole of it, each part once"
                 )
 
-    def of(self, prefix: str) -> "Layout":
+    def of(self, prefix: str) -> "ShardMap":
         """Return the part of it that is about tensors whose names begin so, without these beginnings."""
-        part = Layout([{}] * self.processes)
+        part = ShardMap([{}] * self.processes)
         part.shapes = {n.removeprefix(prefix): shape for n, shape in self.shapes.items() if n.startswith(prefix)}
         part.holders = {name: self.holders[prefix + name] for name in part.shapes}
         return part
 
-    def pieces(self, name: str) -> Iterator[tuple[Piece, int]]:
+    def shards(self, name: str) -> Iterator[tuple[Shard, int]]:
         """Yield the pieces of a tensor with the rank of their owner, in the order of their offsets."""
-        for piece, ranks in sorted(self.holders[name].items()):
-            yield piece, ranks[0]
+        for shard, ranks in sorted(self.holders[name].items()):
+            yield shard, ranks[0]
 
     def owned(self, rank: int) -> list[str]:
         """Return the names of the tensors of which a process owns a piece."""
-        return [name for name, pieces in self.holders.items() if any(ranks[0] == rank for ranks in pieces.values())]
+        return [name for name, shards in self.holders.items() if any(ranks[0] == rank for ranks in shards.values())]
 
     @property
     def owners(self) -> list[int]:
         """The ranks that own anything."""
-        return sorted({ranks[0] for pieces in self.holders.values() for ranks in pieces.values()})
+        return sorted({ranks[0] for shards in self.holders.values() for ranks in shards.values()})
 
     @property
     def is_whole(self) -> bool:
         """Whether process 0 holds every tensor whole."""
         return all(
-            owner == 0 and piece == all_of(self.shapes[n]) for n in self.shapes for piece, owner in self.pieces(n)
+            owner == 0 and shard == all_of(self.shapes[n]) for n in self.shapes for shard, owner in self.shards(n)
         )
 
 
 @lru_cache(maxsize=1024)
-def is_cut(shape: tuple[int, ...], pieces: tuple[Piece, ...]) -> bool:
+def is_sharded(shape: tuple[int, ...], shards: tuple[Shard, ...]) -> bool:
     """Return whether pieces are a tensor, each part of it once. (Many tensors are cut alike: each way is looked at once.)"""
     whole = all_of(shape)
-    inside = all(piece == whole or piece.overlap(whole) == piece for piece in pieces)
-    apart = all(a.overlap(b) is None for a, b in combinations(pieces, 2))
-    return inside and apart and sum(piece.elements for piece in pieces) == whole.elements
+    inside = all(shard == whole or shard.overlap(whole) == shard for shard in shards)
+    apart = all(a.overlap(b) is None for a, b in combinations(shards, 2))
+    return inside and apart and sum(shard.elements for shard in shards) == whole.elements

@@ -22,7 +22,7 @@ import torch.distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from toolkit.config.schema import TimeoutConfig
-from toolkit.distributed.phase import Activity
+from toolkit.distributed.phase import PhaseTracker
 from toolkit.errors import DEFECT
 
 INTERVAL = 1.0
@@ -68,26 +68,26 @@ class Sign:
         return f"{self.beat['what']}{step}"
 
 
-class Watch:
+class Watchdog:
     """One process's part in it. Without a store, as in a run of one process, it watches nobody."""
 
     def __init__(
         self,
         rank: int = 0,
         size: int = 1,
-        activity: Activity | None = None,
+        phases: PhaseTracker | None = None,
         timeout: TimeoutConfig | None = None,
         store: TCPStore | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
-        self.activity = activity or Activity()
+        self.phases = phases or PhaseTracker()
         self.timeout = timeout or TimeoutConfig()
         self.store = store
         self.interval = min(INTERVAL, self.timeout.silence / 4)
         self.stopping: Callable[[], bool] = lambda: False
         """Whether the run was asked to stop."""
-        self.last_words: Callable[[Verdict], int] = say_aloud
+        self.on_exit: Callable[[Verdict], int] = say_aloud
         """Tells the run folder why the run ends, and the user too unless somebody did; returns the exit code."""
         self.settled: int | None = None
         """The exit code, once the end of the run is written down."""
@@ -110,16 +110,16 @@ class Watch:
 
     def own_beat(self) -> str:
         """Return what this process tells the others."""
-        doing, process = self.activity.doing, psutil.Process()
+        phase, process = self.phases.phase, psutil.Process()
         self.count += 1
         return json.dumps(
             {
                 "count": self.count,
-                "what": doing.what,
-                "step": doing.step,
-                "patient": doing.patient,
-                "place": doing.place,
-                "seconds": monotonic() - doing.since,
+                "what": phase.what,
+                "step": phase.step,
+                "patient": phase.patient,
+                "place": phase.place,
+                "seconds": monotonic() - phase.since,
                 "host": socket.gethostname(),
                 "pid": process.pid,
                 "born": process.create_time(),
@@ -143,8 +143,8 @@ class Watch:
                 self.end(json.loads(verdict), found_here=False)
             for rank, text in zip(watched, beats, strict=True):
                 beat = json.loads(text)
-                former = self.signs.get(rank)
-                if former is None or former.beat["count"] != beat["count"]:
+                previous = self.signs.get(rank)
+                if previous is None or previous.beat["count"] != beat["count"]:
                     self.signs[rank] = Sign(beat, monotonic())
 
     def guard(self) -> None:
@@ -216,7 +216,7 @@ class Watch:
     def say_last(self, verdict: Verdict) -> int:
         """Say the last words, and return the exit code; a disk that does not answer delays the end by a few seconds at most."""
         found: list[int] = []
-        speaker = threading.Thread(target=lambda: found.append(self.last_words(verdict)), daemon=True)
+        speaker = threading.Thread(target=lambda: found.append(self.on_exit(verdict)), daemon=True)
         speaker.start()
         speaker.join(SECONDS_FOR_LAST_WORDS)
         return found[0] if found else int(verdict["code"])
@@ -291,9 +291,9 @@ def kill_frozen(silent: Mapping[str, Any]) -> None:
         return
 
 
-def start_watch(
-    rank: int, size: int, control: torch.distributed.ProcessGroup, activity: Activity, timeout: TimeoutConfig
-) -> Watch:
+def start_watchdog(
+    rank: int, size: int, control: torch.distributed.ProcessGroup, phases: PhaseTracker, timeout: TimeoutConfig
+) -> Watchdog:
     """Return the watch of this process; all processes call it together."""
     host, patience = os.environ.get("MASTER_ADDR", "localhost"), timedelta(seconds=max(60.0, timeout.silence))
     store: Any = None
@@ -305,8 +305,8 @@ def start_watch(
     torch.distributed.broadcast_object_list(port, src=0, group=control)
     if rank > 0:
         store = TCPStore(host, port[0], is_master=False, wait_for_workers=False, timeout=patience)
-    watch = Watch(rank, size, activity, timeout, store)
-    store.set(f"beat/{rank}", watch.own_beat())
+    watchdog = Watchdog(rank, size, phases, timeout, store)
+    store.set(f"beat/{rank}", watchdog.own_beat())
     torch.distributed.barrier(group=control)
-    watch.start()
-    return watch
+    watchdog.start()
+    return watchdog

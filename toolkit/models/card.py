@@ -58,7 +58,7 @@ def card_text(title: str, usage: str, module: Any, results: Mapping[str, Any]) -
         f"| {name} | {value:.4f} | {f'{baseline[name]:.4f}' if name in baseline else ''} |"
         for name, value in metrics.items()
     )
-    facts = "\n".join(f"- {name}: {text}" for name, text in results["facts"].items())
+    summary = "\n".join(f"- {name}: {text}" for name, text in results["summary"].items())
     size = sum(p.numel() for p in module.parameters())
     trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
     whole = module.get_base_model() if has_adapters(module) else module
@@ -78,7 +78,7 @@ optimizer steps with finetune-toolkit.
 
 ## Data
 
-{facts}
+{summary}
 
 ## Settings
 

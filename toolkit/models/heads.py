@@ -31,7 +31,7 @@ class Labelled(Protocol):
         """The evaluation rows."""
 
     @property
-    def facts(self) -> dict[str, str]:
+    def summary(self) -> dict[str, str]:
         """Lines for the plan."""
 
 
@@ -71,17 +71,17 @@ def read_for_head(data: LabelledData[Read], saved: Sequence[str] | None, trained
     read = data.read()
     new = f"{len(read.labels)} labels" if read.labels else "one number"
     if saved is None:
-        read.facts["head"] = f"new weights, {new}"
+        read.summary["head"] = f"new weights, {new}"
     elif sorted(saved) == sorted(read.labels):
-        read.facts["head"] = f"the model's own, {new}"
+        read.summary["head"] = f"the model's own, {new}"
         return replace(
             read, labels=list(saved), train=renumbered(read.train, saved), evaluate=renumbered(read.evaluate, saved)
         )
     elif len(saved) != len(read.labels):
         own = f"{len(saved)} labels ({listed(saved)})" if saved else "one number"
-        read.facts["head"] = f"new weights, {new}, because the model's own is for {own}"
+        read.summary["head"] = f"new weights, {new}, because the model's own is for {own}"
     else:
-        read.facts["head"] = f"starts from the model's own, which was trained for other labels ({listed(saved)})"
+        read.summary["head"] = f"starts from the model's own, which was trained for other labels ({listed(saved)})"
     return read
 
 

@@ -24,7 +24,7 @@ def canonical(name: str) -> str:
 
 def parameter_names(model: torch.nn.Module) -> dict[torch.Tensor, str]:
     """Return the name of every parameter; one that stands twice in a model has one name."""
-    rest(model)
+    reshard(model)
     return {parameter: canonical(name) for name, parameter in model.named_parameters()}
 
 
@@ -47,14 +47,14 @@ def is_of_head(model: Any, name: str) -> bool:
 
 def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return the parameters that are not trained, by every name that they have."""
-    rest(model)
+    reshard(model)
     named = model.named_parameters(remove_duplicate=False)
     return {canonical(name): parameter for name, parameter in named if not parameter.requires_grad}
 
 
 def named_state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield all parameters and persistent buffers, and what else the state of a model holds, by every name."""
-    rest(model)
+    reshard(model)
     for name, tensor in model.state_dict(keep_vars=True).items():
         yield canonical(name), tensor
 
@@ -110,7 +110,7 @@ def check_is_tensor(name: str, value: object) -> None:
         )
 
 
-def rest(model: torch.nn.Module) -> None:
+def reshard(model: torch.nn.Module) -> None:
     """Have a sharded model hold its shards: after a forward pass without a backward one, some layers are still whole."""
     for module in model.modules():
         if isinstance(module, FSDPModule):

@@ -10,14 +10,14 @@ from accelerate.state import AcceleratorState, GradientState, PartialState, Shar
 
 from toolkit.config.schema import Config
 from toolkit.distributed.runtime import Runtime, start_runtime
-from toolkit.distributed.watchdog import Verdict, Watch
+from toolkit.distributed.watchdog import Verdict, Watchdog
 from toolkit.errors import UserError
 from toolkit.output import pipes
 
 SET_BY_A_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-class KernelWatch(Watch):
+class KernelWatchdog(Watchdog):
     """Ends the run where the watch of a process of its own would end the process: a second interrupt leaves the kernel alive."""
 
     def end(self, verdict: Verdict, found_here: bool) -> None:
@@ -40,11 +40,11 @@ def start_in_kernel(config: Config) -> Runtime:
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']} in this kernel, which is one process; unset it (and RANK), and start "
             "several processes with `launch`"
         )
-    forget_former_runs()
-    return replace(start_runtime(config), watch=KernelWatch())
+    forget_previous_runs()
+    return replace(start_runtime(config), watchdog=KernelWatchdog())
 
 
-def forget_former_runs() -> None:
+def forget_previous_runs() -> None:
     """Let the next Accelerator of this process begin anew; those that exist keep what they have.
 
     Accelerate keeps device and precision in dictionaries of its classes, which all of its objects share: a second run would

@@ -68,8 +68,8 @@ def run_with_plot(recipe: Recipe) -> Result:
         size = -1
         while not ended.wait(SECONDS_BETWEEN_PICTURES):
             with suppress(OSError, ValueError):
-                size, former = (folder / "ledger.jsonl").stat().st_size, size
-                if size != former:
+                size, previous = (folder / "ledger.jsonl").stat().st_size, size
+                if size != previous:
                     handle.update(curves(folder))
 
     follower = threading.Thread(target=follow, name="live plot", daemon=True)

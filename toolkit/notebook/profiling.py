@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from toolkit.distributed.phase import BACKWARD_PASS, FORWARD_PASS, OPTIMIZER_STEP, Activity
+from toolkit.distributed.phase import BACKWARD_PASS, FORWARD_PASS, OPTIMIZER_STEP, PhaseTracker
 from toolkit.notebook.batches import micro_batches_of
 from toolkit.notebook.keeping import as_it_was
 from toolkit.notebook.learning import values_of
@@ -17,7 +17,7 @@ FETCHING = "fetching and collating"
 PHASES = (FETCHING, FORWARD_PASS, BACKWARD_PASS, OPTIMIZER_STEP)
 
 
-class Marking(Activity):
+class Marking(PhaseTracker):
     """Tells torch's profiler what the loop begins to do, as the loop tells it to whoever watches."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def profile_step(training: Training, step: int = 0, top: int = 10) -> Profile:
     on_gpu = training.runtime.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     marking = Marking()
-    marked = replace(training, runtime=replace(training.runtime, doing=marking))
+    marked = replace(training, runtime=replace(training.runtime, phase=marking))
     with as_it_was(training):
         values_of(training, step, micro_batches_of(training, step))
     with as_it_was(training), profile(activities=activities) as seen:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from time import monotonic
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -19,7 +19,7 @@ RECENT_STEPS = 50
 METRICS_ON_A_LINE = 4
 
 
-class PatientConsole(Console):
+class PatientConsole(RichConsole):
     """A console that goes on where nobody reads any more; rich would end the process."""
 
     def on_broken_pipe(self) -> None:
@@ -28,35 +28,35 @@ class PatientConsole(Console):
         pipes.go_quiet(sys.stdout)
 
 
-class Voice:
+class Console:
     """Speaks in the main process and is silent in the others; a live bar on a terminal, plain lines in a file."""
 
     def __init__(self, is_main: bool) -> None:
         self.is_main = is_main
         # A notebook is no terminal: rich would make an output of its own of every line, and of every state of the bar.
-        self.console = PatientConsole(
+        self.rich = PatientConsole(
             file=sys.stdout, soft_wrap=True, highlight=False, force_jupyter=False, force_terminal=sys.stdout.isatty()
         )
 
     @property
     def is_terminal(self) -> bool:
         """Whether somebody watches."""
-        return self.is_main and self.console.is_terminal
+        return self.is_main and self.rich.is_terminal
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Print a line."""
         if self.is_main:
-            self.console.print(text, markup=False)
+            self.rich.print(text, markup=False)
             pipes.flush()
 
-    def facts(self, title: str, facts: Mapping[str, str]) -> None:
+    def summary(self, title: str, summary: Mapping[str, str]) -> None:
         """Print a title and, below it, names with their texts in two columns."""
         if not self.is_main:
             return
-        width = max(map(len, facts), default=0)
-        self.say(title)
-        for name, text in facts.items():
-            self.say(f"  {name:<{width}}  {text}")
+        width = max(map(len, summary), default=0)
+        self.print(title)
+        for name, text in summary.items():
+            self.print(f"  {name:<{width}}  {text}")
 
     def table(self, title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
         """Print a small table: the first column to the left, figures to the right."""
@@ -68,7 +68,7 @@ class Voice:
             table.add_column(name, justify="left" if number == 0 else "right")
         for row in rows:
             table.add_row(*row)
-        self.console.print(table, soft_wrap=False)
+        self.rich.print(table, soft_wrap=False)
         pipes.flush()
 
 
@@ -76,7 +76,7 @@ class Display:
     """The progress of a run: a bar that moves on a terminal, a line every few seconds elsewhere."""
 
     def __init__(
-        self, voice: Voice, total_steps: int = 0, done: int = 0, *, every: int | None = None, best: str = ""
+        self, console: Console, total_steps: int = 0, done: int = 0, *, every: int | None = None, best: str = ""
     ) -> None:
         """Show a training, or, without steps, an evaluation alone.
 
@@ -87,7 +87,7 @@ class Display:
             every: print a line after every so many steps.
             best: a metric that is to stand on the line of an evaluation.
         """
-        self.voice = voice
+        self.console = console
         self.total_steps = total_steps
         self.done = done
         self.every = every
@@ -103,14 +103,14 @@ class Display:
 
     def __enter__(self) -> "Display":
         self.line_at = monotonic()
-        if self.voice.is_terminal:
+        if self.console.is_terminal:
             self.bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=None),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[said]}"),
-                console=self.voice.console,
+                console=self.console.rich,
                 expand=True,
             )
             self.bar.start()
@@ -133,7 +133,7 @@ class Display:
         self.rate = latest if self.steps <= 2 else 0.95 * self.rate + 0.05 * latest
         if row.skipped:
             why = "it has no unit to learn from" if row.units == 0 else "its gradient is not finite"
-            self.voice.say(f"step {row.step}: the weights were left alone, {why}")
+            self.console.print(f"step {row.step}: the weights were left alone, {why}")
         elif row.loss is not None:
             self.recent.append((row.loss, row.units))
         rate = f"{self.rate:,.0f} samples/s"
@@ -171,7 +171,7 @@ class Display:
     def line(self, text: str) -> None:
         """Print a line."""
         self.line_at = monotonic()
-        self.voice.say(text)
+        self.console.print(text)
 
     def evaluated(self, batches: int, total: int) -> None:
         """Show that so many batches of an evaluation are done."""

@@ -182,8 +182,8 @@ class RunFolder:
 
     def write_model(self, export: Callable[[Path], None]) -> None:
         """Let `export` write the model beside, and put it in place when it is complete."""
-        partial, former = self.path / "model.partial", self.path / "model.former"
-        for leftover in (partial, former):
+        partial, previous = self.path / "model.partial", self.path / "model.former"
+        for leftover in (partial, previous):
             shutil.rmtree(leftover, ignore_errors=True)
         try:
             export(partial)
@@ -191,9 +191,9 @@ class RunFolder:
             shutil.rmtree(partial, ignore_errors=True)
             raise
         if self.model_folder.exists():
-            self.model_folder.rename(former)
+            self.model_folder.rename(previous)
         partial.rename(self.model_folder)
-        shutil.rmtree(former, ignore_errors=True)
+        shutil.rmtree(previous, ignore_errors=True)
 
 
 def read_record(folder: Path) -> dict[str, Any]:

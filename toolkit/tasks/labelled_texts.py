@@ -109,17 +109,17 @@ class LabelledTexts(DataConfig):
 
         names = label_names(kind, splits, known_labels)
         splits = number_labels(kind, splits, names, known=bool(known_labels))
-        facts = {"data": read.origin, "columns": _columns_line(columns)}
+        summary = {"data": read.origin, "columns": _columns_line(columns)}
         if problems:
             counts = " and ".join(f"{part.dropped:,} of the {part.split.name}" for part in parts)
-            facts["dropped"] = f"rows without a valid text or label: {counts}"
+            summary["dropped"] = f"rows without a valid text or label: {counts}"
         if len(splits) == 1:
-            splits, facts["held out"] = hold_out(splits[0], self.held_out, "rows")
-        facts["texts"] = f"{len(splits[0]):,} to train on, {len(splits[1]):,} to evaluate on"
-        facts["labels"] = labels_line(splits[0].labels, "rows")
+            splits, summary["held out"] = hold_out(splits[0], self.held_out, "rows")
+        summary["texts"] = f"{len(splits[0]):,} to train on, {len(splits[1]):,} to evaluate on"
+        summary["labels"] = labels_line(splits[0].labels, "rows")
         if kind == "regression" and any(comma_number(table, columns.label) for table in tables.values()):
-            facts["labels"] += "; read with decimal commas"
-        return Texts(kind, names, columns, splits[0], splits[1], longest, facts, read.files)
+            summary["labels"] += "; read with decimal commas"
+        return Texts(kind, names, columns, splits[0], splits[1], longest, summary, read.files)
 
     def _kind(self, tables: Mapping[str, Any], label: str) -> Kind:
         asked: str = self.kind

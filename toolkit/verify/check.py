@@ -29,7 +29,7 @@ from toolkit.verify.evidence import (
 )
 from toolkit.verify.ledger import check_end, check_links, check_rates, check_samples, check_steps
 from toolkit.verify.recipe_file import load_recipe
-from toolkit.verify.results import Finding, Report, counted
+from toolkit.verify.results import CheckResult, Report, counted
 
 
 def verify(run: Path, recipe: Path | None = None) -> Report:
@@ -50,15 +50,15 @@ def verify(run: Path, recipe: Path | None = None) -> Report:
     # In this order: what a living run adds meanwhile is then never missing from what is read later.
     checkpoints = [*reversed([*examined(folder.checkpoints)])]
     ledger = read_whole(folder.ledger_file, lambda first: link_before(first, checkpoints, record))
-    expected, lacking = expectation(config, record)
-    findings = [
+    expected, missing = expectation(config, record)
+    results = [
         config_finding,
         check_record(folder, record, expected, ledger),
         check_steps(ledger, record),
         check_links(ledger),
         check_end(ledger, record),
-        check_samples(ledger, expected, lacking),
-        check_rates(ledger, expected, lacking),
+        check_samples(ledger, expected, missing),
+        check_rates(ledger, expected, missing),
         *(check_checkpoint(found, ledger) for found in checkpoints),
         check_seals(checkpoints, record),
         check_settings(checkpoints, config, record, expected, chosen[0] if chosen else None),
@@ -66,8 +66,8 @@ def verify(run: Path, recipe: Path | None = None) -> Report:
         check_files(record, chosen is not None),
     ]
     if chosen:
-        findings.append(check_recipe(folder, record, *chosen))
-    return Report(run, tuple(findings))
+        results.append(check_recipe(folder, record, *chosen))
+    return Report(run, tuple(results))
 
 
 def check_is_run(folder: RunFolder) -> None:
@@ -84,22 +84,22 @@ def check_is_run(folder: RunFolder) -> None:
     raise UserError(f"{folder.path} is no run folder: it has neither run.json nor config.yaml nor ledger.jsonl")
 
 
-def settings_of(folder: RunFolder) -> tuple[dict[str, Any], Finding]:
+def settings_of(folder: RunFolder) -> tuple[dict[str, Any], CheckResult]:
     """Return the configuration, empty where it can't be read."""
     try:
         config = read_yaml(folder.config_file)
     except UserError as error:
-        return {}, Finding("config.yaml", problems=error.problems)
-    return config, Finding("config.yaml", f"{len(flatten(config))} settings")
+        return {}, CheckResult("config.yaml", problems=error.problems)
+    return config, CheckResult("config.yaml", f"{len(flatten(config))} settings")
 
 
 def check_record(
     folder: RunFolder, record: Mapping[str, Any], expected: Expected | None, ledger: LedgerFound
-) -> Finding:
+) -> CheckResult:
     """Check run.json by itself and against configuration and ledger."""
     status = record.get("status")
     if not isinstance(status, str):
-        return Finding("run.json", problems=("it can't be read, or is not that of a run",))
+        return CheckResult("run.json", problems=("it can't be read, or is not that of a run",))
     problems, total, step = [], record.get("total_steps"), record.get("step")
     if expected and total != expected.total_steps:
         problems.append(
@@ -120,32 +120,32 @@ def check_record(
         told = f"{status}, {counted(last if is_count(last) else step)} of {counted(total)} steps are in the ledger"
         if status == "running" and not is_locked(folder.path):
             told += "; no process works on it: it has died"
-    return Finding("run.json", told, tuple(problems))
+    return CheckResult("run.json", told, tuple(problems))
 
 
-def check_starts(record: Mapping[str, Any]) -> Finding:
+def check_starts(record: Mapping[str, Any]) -> CheckResult:
     """Compare what the starts of the run were made with: versions, code, kind of machine."""
     what, topology = "starts", record.get("topology")
     starts = [start for start in topology if isinstance(start, Mapping)] if isinstance(topology, list) else []
     told = [start for start in starts if all(isinstance(start.get(key), Mapping) for key in ("versions", "source"))]
     if not told:
-        return Finding(what, "run.json does not say what they were made with", checked=False)
+        return CheckResult(what, "run.json does not say what they were made with", checked=False)
     remarks = []
     for before, now in pairwise(told):
         if found := ", ".join(differences(before, now)):
             remarks.append(f"from step {counted(now.get('first_step'))} on: {found}")
     same = "" if remarks else ", all with the same versions, code and kind of machine" if len(told) > 1 else ""
-    return Finding(what, f"{len(starts)}{same}", remarks=tuple(remarks))
+    return CheckResult(what, f"{len(starts)}{same}", remarks=tuple(remarks))
 
 
-def check_files(record: Mapping[str, Any], with_recipe: bool) -> Finding:
+def check_files(record: Mapping[str, Any], with_recipe: bool) -> CheckResult:
     """Check that the files that the data was read from are what they were."""
     what, files = "data files", record.get("files")
     if not files:
         told = "the data did not come from files that run.json lists"
-        return Finding(what, told if with_recipe else f"{told}; --recipe FILE reads it again", checked=False)
+        return CheckResult(what, told if with_recipe else f"{told}; --recipe FILE reads it again", checked=False)
     if not isinstance(files, Mapping):
-        return Finding(what, problems=("run.json does not tell them",))
+        return CheckResult(what, problems=("run.json does not tell them",))
     problems = []
     for name, entry in files.items():
         size, digest = (entry.get("bytes"), entry.get("sha256")) if isinstance(entry, Mapping) else (None, None)
@@ -157,12 +157,12 @@ def check_files(record: Mapping[str, Any], with_recipe: bool) -> Finding:
                 problems.append(f"{name} has another content than when the run began")
         except (OSError, ValueError) as error:
             problems.append(f"{name} can't be read ({getattr(error, 'strerror', None) or error})")
-    return Finding(what, f"{len(files)} file(s) as when the run began", tuple(problems))
+    return CheckResult(what, f"{len(files)} file(s) as when the run began", tuple(problems))
 
 
 def check_recipe(
     folder: RunFolder, record: Mapping[str, Any], config_class: type[Config], task: Callable[[Any], Any]
-) -> Finding:
+) -> CheckResult:
     """Build the task of a recipe and hold its data against what the run was trained on."""
     from toolkit.config.parser import parse
 
@@ -173,10 +173,10 @@ def check_recipe(
         sources = {"train": built.train, "evaluate": built.evaluate}
         found = {name: None if source is None else (source.digest(), len(source)) for name, source in sources.items()}
     except UserError as error:
-        return Finding(what, problems=error.problems)
+        return CheckResult(what, problems=error.problems)
     except Exception as error:
         # The recipe is the user's: whatever it raises is what there is to tell.
-        return Finding(what, problems=(f"the recipe could not read it: {type(error).__name__}: {error}",))
+        return CheckResult(what, problems=(f"the recipe could not read it: {type(error).__name__}: {error}",))
     problems = []
     for name, label in (("train", "training"), ("evaluate", "evaluation")):
         digest, count = found[name] or (None, 0)
@@ -188,4 +188,4 @@ def check_recipe(
                 f"the {label} data is not what the run saw: {count:,} samples with the digest {digest}, and then {counted(then[1])} with "
                 f"{then[0]}"
             )
-    return Finding(what, "training and evaluation data have the digests of run.json", tuple(problems))
+    return CheckResult(what, "training and evaluation data have the digests of run.json", tuple(problems))

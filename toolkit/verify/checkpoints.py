@@ -17,14 +17,14 @@ from toolkit.verify.evidence import (
     LedgerFound,
     is_count,
 )
-from toolkit.verify.results import Finding
+from toolkit.verify.results import CheckResult
 
 
-def check_checkpoint(found: CheckpointFound, ledger: LedgerFound) -> Finding:
+def check_checkpoint(found: CheckpointFound, ledger: LedgerFound) -> CheckResult:
     """Hold a checkpoint against its seal and against the ledger."""
     name = found.folder.name
     if found.manifest is None:
-        return Finding(name, problems=(str(found.damage),))
+        return CheckResult(name, problems=(str(found.damage),))
     end, problem = found.manifest.ledger, ""
     if end.bytes:
         place = bisect_left(ledger.rows, end.bytes, key=lambda row: row.end)
@@ -40,10 +40,10 @@ def check_checkpoint(found: CheckpointFound, ledger: LedgerFound) -> Finding:
         problem = f"when it was sealed the ledger was to begin with step {end.rows + 1:,}"
     size = sum(entry.bytes for entry in found.manifest.files.values())
     told = f"{len(found.manifest.files)} files, {size:,} bytes, as sealed after row {end.rows:,} of the ledger"
-    return Finding(name, told, (problem,) if problem else ())
+    return CheckResult(name, told, (problem,) if problem else ())
 
 
-def check_seals(checkpoints: Sequence[CheckpointFound], record: Mapping[str, Any]) -> Finding:
+def check_seals(checkpoints: Sequence[CheckpointFound], record: Mapping[str, Any]) -> CheckResult:
     """Check that each checkpoint, the oldest first, names the one before; deleted ones leave a gap."""
     what, problems, gaps = "chain of checkpoints", [], []
     sealed = [(found.folder.name, found.manifest) for found in checkpoints if found.manifest]
@@ -61,11 +61,11 @@ def check_seals(checkpoints: Sequence[CheckpointFound], record: Mapping[str, Any
     if record.get("status") != "finished" and is_count(step) and step > newest:
         problems.append(f"run.json tells of a checkpoint of step {step:,}, and the newest is of step {newest:,}")
     if not checkpoints:
-        return Finding(what, "there is no checkpoint", tuple(problems), checked=False)
+        return CheckResult(what, "there is no checkpoint", tuple(problems), checked=False)
     told = f"{len(sealed)} checkpoint(s), each names the one before"
     if gaps:
         told += f" (deleted ones came before {', '.join(gaps)})"
-    return Finding(what, told, tuple(problems))
+    return CheckResult(what, told, tuple(problems))
 
 
 def check_settings(
@@ -74,7 +74,7 @@ def check_settings(
     record: Mapping[str, Any],
     expected: Expected | None,
     config_class: type[Config] | None,
-) -> Finding:
+) -> CheckResult:
     """Hold config.yaml and run.json against what is sealed in the checkpoints.
 
     A run that was made longer has another length in its older checkpoints, and the same learning rates up to them.
@@ -101,9 +101,9 @@ def check_settings(
                     f"{key} is {show(record.get(key))} in run.json and {show(found.state.get(key))} in {found.folder.name}"
                 )
     if not sealed or (not config and not record):
-        return Finding(what, "there is no checkpoint to hold them against", checked=False)
+        return CheckResult(what, "there is no checkpoint to hold them against", checked=False)
     told = "; ".join(["config.yaml and run.json say what the checkpoints say", *doubtful.values()])
-    return Finding(what, told, tuple(problems.values()))
+    return CheckResult(what, told, tuple(problems.values()))
 
 
 def is_same_course(found: CheckpointFound, expected: Expected | None) -> bool:

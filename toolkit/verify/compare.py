@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from toolkit.checkpoint.format import DamagedError, inspect
-from toolkit.checkpoint.reader import WEIGHTS, StoredTensors, same_weights
+from toolkit.checkpoint.reader import WEIGHTS, CheckpointReader, same_weights
 from toolkit.config.schema import Config, changes_numbers
 from toolkit.config.suggestions import show
 from toolkit.config.yaml import differing, read_yaml
@@ -150,7 +150,7 @@ class Comparison:
         return f"they are the same up to rounding, which is taken to be {self.tolerance:g} for {self.dtype}, {upto}"
 
     def __str__(self) -> str:
-        facts = {
+        summary = {
             "settings": pairs(self.settings) or "the same, as far as they change numbers",
             "other settings": pairs(self.execution),
             "data": pairs(self.data) or "the same",
@@ -161,8 +161,8 @@ class Comparison:
             "metrics": "; against ".join(evaluated(step, metrics) for step, metrics in self.metrics),
             "weights": str(self.weights),
         }
-        width = max(map(len, facts))
-        lines = [f"  {name:<{width}}  {text}" for name, text in facts.items() if text]
+        width = max(map(len, summary))
+        lines = [f"  {name:<{width}}  {text}" for name, text in summary.items() if text]
         return "\n".join([f"{self.first} against {self.second}", *lines, self.verdict()])
 
 
@@ -362,7 +362,7 @@ def weights_difference(first: Path, second: Path) -> tuple[float, set[str]]:
     apart = norm = 0.0
     dtypes = set()
     equal = True
-    with StoredTensors(first) as a, StoredTensors(second) as b:
+    with CheckpointReader(first) as a, CheckpointReader(second) as b:
         others = sorted(set(a.index(WEIGHTS)) ^ set(b.index(WEIGHTS)))
         if others:
             raise UserError(f"they have other tensors: {', '.join(others[:5])} ({len(others):,}) in one alone")

@@ -117,9 +117,9 @@ def expectation(config: Mapping[str, Any], record: Mapping[str, Any]) -> tuple[E
         "optim.warmup of config.yaml": is_amount(warmup),
         "optim.schedule of config.yaml": schedule in get_args(get_type_hints(OptimConfig)["schedule"]),
     }
-    lacking = [name for name, there in readable.items() if not there]
-    if lacking:
-        return None, f"it takes {', '.join(lacking)}"
+    missing = [name for name, there in readable.items() if not there]
+    if missing:
+        return None, f"it takes {', '.join(missing)}"
     order = ShuffledOrder(samples, size, seed)
     optim = OptimConfig(lr=rate, warmup=warmup, schedule=schedule)
     run = Config(batch=BatchConfig(size=size), optim=optim, steps=steps, epochs=epochs)

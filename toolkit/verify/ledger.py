@@ -15,19 +15,19 @@ from toolkit.verify.evidence import (
     recomputed,
     samples_in,
 )
-from toolkit.verify.results import NAMED, Finding, and_more, named, several
+from toolkit.verify.results import NAMED, CheckResult, and_more, named, several
 
 # The learning rate is computed anew, maybe by another machine's cosine.
 SAME_RATE = 1e-12
 
 
-def check_steps(ledger: LedgerFound, record: Mapping[str, Any]) -> Finding:
+def check_steps(ledger: LedgerFound, record: Mapping[str, Any]) -> CheckResult:
     """Check that every step stands in the ledger once, one after the other."""
     finished = record.get("status") == "finished"
     if ledger.missing:
         if not finished and not record.get("step"):
-            return Finding("ledger", "there is none yet", checked=False)
-        return Finding("ledger", problems=(f"ledger.jsonl can't be read ({ledger.missing})",))
+            return CheckResult("ledger", "there is none yet", checked=False)
+        return CheckResult("ledger", problems=(f"ledger.jsonl can't be read ({ledger.missing})",))
     problems = []
     if ledger.unreadable:
         problems.append(f"{several('line', ledger.unreadable)}: no row of a ledger")
@@ -50,7 +50,7 @@ def check_steps(ledger: LedgerFound, record: Mapping[str, Any]) -> Finding:
     if moved := [b for a, b in pairwise(steps) if b < a]:
         problems.append(f"{several('step', moved)}: after a later one")
     if not steps:
-        return Finding("ledger", "it has no row yet", tuple(problems), checked=bool(problems))
+        return CheckResult("ledger", "it has no row yet", tuple(problems), checked=bool(problems))
     told = f"{len(steps):,} rows, steps {there[0]:,} to {there[-1]:,}, each once"
     if later:
         told += (
@@ -58,7 +58,7 @@ def check_steps(ledger: LedgerFound, record: Mapping[str, Any]) -> Finding:
         )
     if ledger.half:
         told += "; one more is half written, as a run that is killed leaves it"
-    return Finding("ledger", told, tuple(problems))
+    return CheckResult("ledger", told, tuple(problems))
 
 
 def begins_later(first: int, record: Mapping[str, Any]) -> bool:
@@ -71,10 +71,10 @@ def begins_later(first: int, record: Mapping[str, Any]) -> bool:
     return bool(record.get("resumed_from")) and (first in begun or first + 1 in begun)
 
 
-def check_links(ledger: LedgerFound) -> Finding:
+def check_links(ledger: LedgerFound) -> CheckResult:
     """Check that no row was changed, dropped or moved after it was written."""
     if not ledger.rows:
-        return Finding("links of the ledger", "there is no row", checked=False)
+        return CheckResult("links of the ledger", "there is no row", checked=False)
     problems = []
     if ledger.broken:
         problems.append(
@@ -86,16 +86,16 @@ def check_links(ledger: LedgerFound) -> Finding:
     told = "each row has the link that follows from it and the row before"
     if ledger.unlinked:
         told += "; but for the first: the checkpoint that it goes on from is not there any more"
-    return Finding("links of the ledger", told, tuple(problems))
+    return CheckResult("links of the ledger", told, tuple(problems))
 
 
-def check_end(ledger: LedgerFound, record: Mapping[str, Any]) -> Finding:
+def check_end(ledger: LedgerFound, record: Mapping[str, Any]) -> CheckResult:
     """Check that a finished run's ledger ends where run.json says."""
     what, end = "end of the ledger", record.get("ledger")
     if record.get("status") != "finished":
-        return Finding(what, "run.json tells it when the run is finished", checked=False)
+        return CheckResult(what, "run.json tells it when the run is finished", checked=False)
     if not isinstance(end, Mapping) or set(end) != {"rows", "bytes", "chain"}:
-        return Finding(what, problems=("run.json does not tell it, though the run is finished",))
+        return CheckResult(what, problems=("run.json does not tell it, though the run is finished",))
     last = ledger.rows[-1] if ledger.rows else Row(0, 0, "", None, None, None, None)
     problems = [
         f"{name} {show(value)}, by run.json {show(end[key])}"
@@ -106,13 +106,13 @@ def check_end(ledger: LedgerFound, record: Mapping[str, Any]) -> Finding:
         )
         if value != end[key]
     ]
-    return Finding(what, f"{ledger.size:,} bytes, as when the run was finished", tuple(problems))
+    return CheckResult(what, f"{ledger.size:,} bytes, as when the run was finished", tuple(problems))
 
 
-def check_samples(ledger: LedgerFound, expected: Expected | None, lacking: str) -> Finding:
+def check_samples(ledger: LedgerFound, expected: Expected | None, missing: str) -> CheckResult:
     """Compute anew which samples every step should have seen, and hold it against its row."""
     if expected is None or not ledger.rows:
-        return Finding("samples", lacking or "there is no row", checked=False)
+        return CheckResult("samples", missing or "there is no row", checked=False)
     order = expected.order
     # Counts come first: with a batch size that was altered, a single batch might not fit in memory.
     counted_right = {
@@ -132,17 +132,17 @@ def check_samples(ledger: LedgerFound, expected: Expected | None, lacking: str) 
     ]
     if wrong:
         text = f"{several('step', wrong)}: other samples than config.yaml and run.json lead to"
-        return Finding("samples", problems=(text,))
-    return Finding(
+        return CheckResult("samples", problems=(text,))
+    return CheckResult(
         "samples",
         f"the fingerprints of {len(ledger.rows):,} steps, computed anew for batches of {order.batch_size:,} of {order.samples:,} samples",
     )
 
 
-def check_rates(ledger: LedgerFound, expected: Expected | None, lacking: str) -> Finding:
+def check_rates(ledger: LedgerFound, expected: Expected | None, missing: str) -> CheckResult:
     """Hold the learning rate of every row against the schedule."""
     if expected is None or not ledger.rows:
-        return Finding("learning rates", lacking or "there is no row", checked=False)
+        return CheckResult("learning rates", missing or "there is no row", checked=False)
     optim, total, wrong = expected.optim, expected.total_steps, []
     for row in ledger.rows:
         rate = learning_rate(optim, row.step - 1, total) if is_count(row.step) else math.nan
@@ -150,5 +150,7 @@ def check_rates(ledger: LedgerFound, expected: Expected | None, lacking: str) ->
         if not isinstance(found, int | float) or not abs(found - rate) <= SAME_RATE * optim.rate:
             wrong.append(row.step)
     if wrong:
-        return Finding("learning rates", problems=(f"{several('step', wrong)}: another one than config.yaml leads to",))
-    return Finding("learning rates", f"{optim.schedule}, as config.yaml says")
+        return CheckResult(
+            "learning rates", problems=(f"{several('step', wrong)}: another one than config.yaml leads to",)
+        )
+    return CheckResult("learning rates", f"{optim.schedule}, as config.yaml says")

@@ -14,7 +14,7 @@ NAMED = 5
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """What one check came to."""
 
     what: str
@@ -40,7 +40,7 @@ class Report:
     """What all checks of a run came to."""
 
     folder: Path
-    findings: tuple[Finding, ...]
+    results: tuple[CheckResult, ...]
 
     @property
     def sound(self) -> bool:
@@ -50,15 +50,15 @@ class Report:
     @property
     def problems(self) -> tuple[str, ...]:
         """Everything that is wrong, a sentence each."""
-        return tuple(f"{finding.what}: {problem}" for finding in self.findings for problem in finding.problems)
+        return tuple(f"{result.what}: {problem}" for result in self.results for problem in result.problems)
 
     def __str__(self) -> str:
-        width = max((len(finding.what) for finding in self.findings), default=0)
+        width = max((len(result.what) for result in self.results), default=0)
         lines = [str(self.folder)]
-        for finding in self.findings:
-            for number, text in enumerate(finding.texts()):
-                lines.append(f"  {finding.what if number == 0 else '':<{width}}  {text}")
-        count, noted = len(self.problems), sum(len(finding.remarks) for finding in self.findings)
+        for result in self.results:
+            for number, text in enumerate(result.texts()):
+                lines.append(f"  {result.what if number == 0 else '':<{width}}  {text}")
+        count, noted = len(self.problems), sum(len(result.remarks) for result in self.results)
         verdict = f"{count} thing(s) are wrong" if count else "nothing is wrong"
         lines.append(f"{verdict}; {noted} thing(s) to know, see the notes" if noted else verdict)
         return "\n".join(lines)

@@ -45,7 +45,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Certificate:
+class ResumeCheck:
     """What came of killing and resuming a recipe."""
 
     recipe: Path
@@ -95,7 +95,7 @@ def verify_resume(
     then: int | None = None,
     output: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
-) -> Certificate:
+) -> ResumeCheck:
     """Run a recipe undisturbed, and again with a kill in the midst, and compare them step by step.
 
     Args:
@@ -123,9 +123,9 @@ def verify_resume(
         killed_at = trial.until_killed("resumed", processes)
         say(f"killed with {killed_at:,} steps in its ledger; the same command on {after} process(es)")
         trial.to_the_end("resumed", after)
-        certificate = certify(trial, killed_at, (processes, after), place)
-        kept = kept or not certificate.holds
-        return replace(certificate, folder=place if kept else None)
+        resume_check = check_resume(trial, killed_at, (processes, after), place)
+        kept = kept or not resume_check.holds
+        return replace(resume_check, folder=place if kept else None)
     finally:
         if not kept:
             shutil.rmtree(place, ignore_errors=True)
@@ -156,7 +156,7 @@ def check_arguments(
         raise UserError(*problems)
 
 
-def certify(trial: Trial, killed_at: int, processes: tuple[int, int], place: Path) -> Certificate:
+def check_resume(trial: Trial, killed_at: int, processes: tuple[int, int], place: Path) -> ResumeCheck:
     """Compare both runs."""
     undisturbed, resumed = place / "undisturbed", place / "resumed"
     record = record_of(resumed)
@@ -199,7 +199,7 @@ def certify(trial: Trial, killed_at: int, processes: tuple[int, int], place: Pat
             check_exact(name, whole, name, upto) if exact else check_rounded(name, whole, upto, expected=not moved)
         )
     checks.append(check_weights(whole, trial.steps, exact, expected=not moved))
-    return Certificate(
+    return ResumeCheck(
         trial.recipe,
         trial.steps,
         processes,

@@ -95,22 +95,24 @@ class PreferenceData(DataConfig):
                 "data.chat_template is given, but the data holds texts, which no template writes; leave it out, or give the two "
                 "sides as lists of messages"
             )
-        facts = {"data": read.origin, "columns": ", ".join(f"{new} {old!r}" for new, old in columns.items())}
-        facts["columns"] += f" ({layouts[0]})" + ("" if "prompt" in columns else ", no prompt column")
+        summary = {"data": read.origin, "columns": ", ".join(f"{new} {old!r}" for new, old in columns.items())}
+        summary["columns"] += f" ({layouts[0]})" + ("" if "prompt" in columns else ", no prompt column")
         if problems:
             counts = " and ".join(
                 f"{len(tables[name]) - len(part.valid):,} of the {name}" for name, part in checked.items()
             )
-            facts["dropped"] = f"rows that are no pair: {counts}"
+            summary["dropped"] = f"rows that are no pair: {counts}"
         splits = [
             PairSplit(name, table.select(checked[name].valid), checked[name].valid) for name, table in named.items()
         ]
         if len(splits) == 1:
             splits = self._hold_out(splits[0], checked[splits[0].name].prompts)
             share = len(splits[1].rows) / (len(splits[0].rows) + len(splits[1].rows))
-            facts["held out"] = f"{share:.1%} of the training rows, the same for every seed; no prompt is on both sides"
-        facts["pairs"] = f"{len(splits[0].rows):,} to train on, {len(splits[1].rows):,} to evaluate on"
-        return Pairs(splits[0], splits[1], layouts[0], self, facts, read.files)
+            summary["held out"] = (
+                f"{share:.1%} of the training rows, the same for every seed; no prompt is on both sides"
+            )
+        summary["pairs"] = f"{len(splits[0].rows):,} to train on, {len(splits[1].rows):,} to evaluate on"
+        return Pairs(splits[0], splits[1], layouts[0], self, summary, read.files)
 
     def _columns(self, table: Any) -> dict[str, str]:
         existing, problems = table.column_names, list[str]()
@@ -182,7 +184,7 @@ class Pairs:
     """What the columns hold: texts or messages."""
     config: PreferenceData
     """What was asked for."""
-    facts: dict[str, str]
+    summary: dict[str, str]
     """Lines for the plan; `tokenize` adds one on the lengths."""
     files: Sequence[Path] = ()
     """The local files that were read."""
@@ -252,8 +254,8 @@ class Pairs:
             line += f"; {equal:,} dropped because their sides are then equal"
         _, chosen, rejected = sources[1].counts[sources[1].kept].T
         longer = np.mean((chosen > rejected) + 0.5 * (chosen == rejected))
-        facts = {"lengths": line, "longer side": f"the chosen one in {longer:.1%} of the evaluation pairs"}
-        self.facts.update(facts)
+        summary = {"lengths": line, "longer side": f"the chosen one in {longer:.1%} of the evaluation pairs"}
+        self.summary.update(summary)
         return sources[0], sources[1]
 
 

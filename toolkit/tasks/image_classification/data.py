@@ -76,13 +76,13 @@ class LabelledImages(DataConfig):
         require("PIL", "images", "reading images")
         folders = None if self.embedded else find_image_folders(self.name, self.train, self.eval)
         read = folders.splits if folders else self.tables(_embedded)
-        facts = {"data": read.origin}
+        summary = {"data": read.origin}
         if folders is not None:
             self.file_options.no_header_in("the images are in folders of their labels, without a table")
         if folders is None:
             image = find_column(read.train.column_names, "image", self.image, IMAGE_NAMES, "the image")
             label = find_column(read.train.column_names, "label", self.label, LABEL_NAMES, "the label")
-            facts["columns"] = f"image {image!r}, label {label!r}"
+            summary["columns"] = f"image {image!r}, label {label!r}"
         else:
             if named := [f"data.{flag}" for flag in ("image", "label") if getattr(self, flag) is not None]:
                 raise UserError(
@@ -91,7 +91,7 @@ class LabelledImages(DataConfig):
                 )
             image, label = "image", "label"
             if folders.left_out:
-                facts["left out"] = f"{folders.left_out:,} files beside the images that are none"
+                summary["left out"] = f"{folders.left_out:,} files beside the images that are none"
         tables = {"training data": read.train} | ({} if read.evaluate is None else {"evaluation data": read.evaluate})
         for name, table in tables.items():
             check_image_column(name, table, image, label)
@@ -113,15 +113,15 @@ class LabelledImages(DataConfig):
         splits = [part.split.take(np.flatnonzero(part.valid)) for part in parts]
         if problems:
             counts = " and ".join(f"{int((~part.valid).sum()):,} of the {part.split.name}" for part in parts)
-            facts["dropped"] = f"images that can't be read or have no label: {counts}"
+            summary["dropped"] = f"images that can't be read or have no label: {counts}"
         checked = [part.checked for part in parts]
 
         names = label_names("single", splits, known_labels)
         splits = number_labels("single", splits, names, known=bool(known_labels))
         if len(splits) == 1:
-            splits, facts["held out"] = hold_out(splits[0], self.held_out, "images")
-        images = Images("single", names, splits[0], splits[1], checked[0], checked[-1], facts, read.files)
-        facts.update(images.described(self.background))
+            splits, summary["held out"] = hold_out(splits[0], self.held_out, "images")
+        images = Images("single", names, splits[0], splits[1], checked[0], checked[-1], summary, read.files)
+        summary.update(images.described(self.background))
         return images
 
     def _checked(
@@ -161,7 +161,7 @@ class Images:
     evaluate: Split
     train_checked: Checked
     evaluate_checked: Checked
-    facts: dict[str, str]
+    summary: dict[str, str]
     """Lines for the plan."""
     files: tuple[Path, ...] = ()
     """The tables that were read; of images that lie in files the digest of the data knows the content."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from toolkit.data.labels import Array
-from toolkit.task import Finished
+from toolkit.task import Postprocessed
 
 NAMED = 10
 """Mistakes that the model card names."""
@@ -26,8 +26,8 @@ class Confusion:
     names: Sequence[str]
     """The name of each label id."""
 
-    def finish(self, predictions: Mapping[int, Any]) -> Finished:
-        """Return predictions and references for the metrics, and the confusion matrix: see `Task.finish`.
+    def postprocess(self, predictions: Mapping[int, Any]) -> Postprocessed:
+        """Return predictions and references for the metrics, and the confusion matrix: see `Task.postprocess`.
 
         The matrix, shape (labels, labels), says how many samples of the row's label were taken for the column's.
         """
@@ -36,7 +36,9 @@ class Confusion:
         predicted = [int(prediction) for prediction in predictions.values()]
         wanted = self.references[list(predictions)]
         matrix = confusion_matrix(wanted, predicted, labels=range(len(self.names)))
-        return Finished(predicted, wanted.tolist(), samples=list(predictions), details={"confusion": matrix.tolist()})
+        return Postprocessed(
+            predicted, wanted.tolist(), samples=list(predictions), details={"confusion": matrix.tolist()}
+        )
 
     def exported(self, export: Callable[[Any, Path, Mapping[str, Any]], None]) -> Callable[..., None]:
         """Return an export that also writes confusion_matrix.csv, and what it shows into the model card."""

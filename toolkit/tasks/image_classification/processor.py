@@ -95,7 +95,7 @@ class Preparation:
         return {"pixels": np.stack([self.values[c][pixels[..., c]] for c in range(3)]), "label": sample["label"]}
 
     @property
-    def facts(self) -> dict[str, str]:
+    def summary(self) -> dict[str, str]:
         """Lines for the plan."""
         return {
             "prepared": f"{self.size[1]}x{self.size[0]} pixels by {type(self.processor).__name__}",

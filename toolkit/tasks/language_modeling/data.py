@@ -55,11 +55,11 @@ class Documents(DataConfig):
         if read.evaluate is not None:
             tables["evaluation data"] = read.evaluate
         column = self._column(tables)
-        facts = {"data": read.origin}
+        summary = {"data": read.origin}
         problems, kept, dropped = [], {}, {}
         files = file_names(read.files, sum(map(len, tables.values())))
         if not files and not self.embedded:
-            facts["columns"] = f"text {column!r}"
+            summary["columns"] = f"text {column!r}"
         for name, table in tables.items():
             whole = table.select_columns([column])
             empty = empty_rows(whole)
@@ -76,11 +76,13 @@ class Documents(DataConfig):
         if problems and not self.drop_invalid:
             raise UserError(*problems)
         if problems:
-            facts["dropped"] = "empty documents: " + " and ".join(f"{n:,} of the {name}" for name, n in dropped.items())
+            summary["dropped"] = "empty documents: " + " and ".join(
+                f"{n:,} of the {name}" for name, n in dropped.items()
+            )
         train, evaluate = kept["training data"], kept.get("evaluation data")
         if evaluate is None:
-            train, evaluate, facts["held out"] = hold_out(train, self.held_out)
-        return ReadDocuments(train, evaluate, facts, read.files)
+            train, evaluate, summary["held out"] = hold_out(train, self.held_out)
+        return ReadDocuments(train, evaluate, summary, read.files)
 
     def _column(self, tables: dict[str, Any]) -> str:
         existing = tables["training data"].column_names
@@ -111,7 +113,7 @@ class ReadDocuments:
     train: Any
     """A `datasets.Dataset` with the column "text"."""
     evaluate: Any
-    facts: dict[str, str]
+    summary: dict[str, str]
     """Lines for the plan."""
     files: tuple[Path, ...]
     """The local files that were read."""
@@ -136,7 +138,7 @@ class ReadDocuments:
             tokenize_documents(texts_of(part), digest, tokenizer)
             for part, digest in zip((self.train, self.evaluate), digests, strict=True)
         ]
-        self.facts["documents"] = " and ".join(
+        self.summary["documents"] = " and ".join(
             f"{len(part):,} ({len(stream) - 1:,} tokens) to {purpose}"
             for part, stream, purpose in zip(
                 (self.train, self.evaluate), streams, ("train on", "evaluate on"), strict=True

@@ -94,14 +94,14 @@ class QuestionData(DataConfig):
         sets = [part.questions for part in checked]
         if nothing := [part.name for part in sets if not len(part)]:
             raise UserError(*(f"{name}: there is no question that can be used" for name in nothing), *problems)
-        facts = {"data": read.origin, "columns": "; ".join(lines)} | _repairs(checked)
+        summary = {"data": read.origin, "columns": "; ".join(lines)} | _repairs(checked)
         if len(sets) == 1:
-            sets, facts["held out"] = hold_out(sets[0], self.held_out)
+            sets, summary["held out"] = hold_out(sets[0], self.held_out)
         train, evaluate = sets
-        facts["questions"] = f"{_counted(train)} to train on; {_counted(evaluate)} to evaluate on"
+        summary["questions"] = f"{_counted(train)} to train on; {_counted(evaluate)} to evaluate on"
         if both := len(set(train.contexts) & set(evaluate.contexts)):
-            facts["seen contexts"] = f"{both:,} of the contexts to evaluate on are in the training data too"
-        return Questions(train, evaluate, self, facts, read.files)
+            summary["seen contexts"] = f"{both:,} of the contexts to evaluate on are in the training data too"
+        return Questions(train, evaluate, self, summary, read.files)
 
     def window(self, tokenizer: Any) -> WindowSize:
         """Return how contexts are cut into windows.
@@ -130,13 +130,13 @@ class Questions:
     train: QuestionSet
     evaluate: QuestionSet
     data: QuestionData
-    facts: dict[str, str]
+    summary: dict[str, str]
     """Lines for the plan; `windows` adds one on the lengths."""
     files: tuple[Path, ...] = ()
     """The local files that were read."""
 
     @property
-    def lacking(self) -> bool:
+    def missing(self) -> bool:
         """Whether some questions have no answer: only then is "no answer" ever given."""
         return any(not known for part in (self.train, self.evaluate) for known in part.answers)
 
@@ -168,14 +168,14 @@ class Questions:
             raise UserError(*dict.fromkeys(problems))
         train, evaluate = parts
         longer = sum(part.windowed for part in parts)
-        self.facts["windows"] = (
+        self.summary["windows"] = (
             f"{len(train):,} to train on, {len(evaluate):,} to evaluate on, of at most {size.length} tokens; {longer:,} of "
             f"{len(self.train) + len(self.evaluate):,} questions have several, which share {size.stride} tokens of the context"
         )
         if unreachable := train.out_of_reach(self.data.longest_answer) + evaluate.out_of_reach(
             self.data.longest_answer
         ):
-            self.facts["long answers"] = (
+            self.summary["long answers"] = (
                 f"{unreachable:,} questions have an answer that is longer than data.longest_answer, "
                 f"{self.data.longest_answer} tokens, or than what two windows share"
             )
@@ -258,5 +258,5 @@ def _repairs(checked: list[Checked]) -> dict[str, str]:
 
 def _counted(questions: QuestionSet) -> str:
     without = sum(not known for known in questions.answers)
-    lacking = f", {without:,} of them without an answer" if without else ""
-    return f"{len(questions):,} on {len(questions.contexts):,} contexts{lacking}"
+    missing = f", {without:,} of them without an answer" if without else ""
+    return f"{len(questions):,} on {len(questions.contexts):,} contexts{missing}"

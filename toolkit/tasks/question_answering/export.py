@@ -48,7 +48,7 @@ def answer(question, context):
 
 
 def answering_folder(
-    tokenizer: Any, data: QuestionData, lacking: bool
+    tokenizer: Any, data: QuestionData, missing: bool
 ) -> Callable[[torch.nn.Module, Path, Mapping[str, Any]], None]:
     """Return a task's `export`: a model folder whose card shows how to answer a question as the evaluation did.
 
@@ -63,7 +63,7 @@ def answering_folder(
         stride=size.stride,
         longest=data.longest_answer,
         margin=data.no_answer_margin,
-        lacking=lacking,
+        missing=missing,
     )
 
     # Longer texts are no problem of the model's: its own limit is what is saved with the tokenizer.

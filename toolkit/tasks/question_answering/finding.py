@@ -9,7 +9,7 @@ import torch
 from toolkit.attention_masks import note_padding
 from toolkit.data.labels import Array
 from toolkit.data.tokenized import padding_token
-from toolkit.task import Finished
+from toolkit.task import Postprocessed
 from toolkit.tasks.question_answering.windows import QuestionWindows
 
 
@@ -60,7 +60,7 @@ class Answers(NamedTuple):
     """The probability of each answer, and that there is none, in the window that speaks for the question."""
 
 
-def best_answers(windows: QuestionWindows, predictions: Mapping[int, Any], lacking: bool, margin: float) -> Answers:
+def best_answers(windows: QuestionWindows, predictions: Mapping[int, Any], missing: bool, margin: float) -> Answers:
     """Return the answer to each question of which there are windows.
 
     Args:
@@ -81,7 +81,7 @@ def best_answers(windows: QuestionWindows, predictions: Mapping[int, Any], lacki
     nothing = np.minimum.reduceat(rows[order, 3], begins)
     chosen = np.fromiter(predictions, dtype=np.int64)[best]
     places = windows.characters(chosen, rows[best, :2].astype(np.int64))
-    if lacking:
+    if missing:
         places[nothing > rows[best, 2] + margin] = -1
     answers = []
     for row, number in enumerate(asked.tolist()):
@@ -94,19 +94,19 @@ def best_answers(windows: QuestionWindows, predictions: Mapping[int, Any], lacki
     return Answers(answers, places, asked.tolist(), [{"answer": one, "no answer": none} for one, none in sure])
 
 
-def finish_answers(
-    windows: QuestionWindows, lacking: bool, margin: float, guesses: list[str]
-) -> Callable[[Mapping[int, Any]], Finished]:
-    """Return a task's `finish`: answers beside the references, and beside what can be guessed without the contexts."""
+def postprocess_answers(
+    windows: QuestionWindows, missing: bool, margin: float, guesses: list[str]
+) -> Callable[[Mapping[int, Any]], Postprocessed]:
+    """Return a task's `postprocess`: answers beside the references, and beside what can be guessed without the contexts."""
 
-    def finish(predictions: Mapping[int, Any]) -> Finished:
-        found = best_answers(windows, predictions, lacking, margin)
+    def postprocess(predictions: Mapping[int, Any]) -> Postprocessed:
+        found = best_answers(windows, predictions, missing, margin)
         wanted, guessed = (
             [values[number] for number in found.questions] for values in (windows.questions.answers, guesses)
         )
-        return Finished(found.texts, wanted, guessed, found.scores)
+        return Postprocessed(found.texts, wanted, guessed, found.scores)
 
-    return finish
+    return postprocess
 
 
 def show_answer(windows: QuestionWindows) -> Callable[[int, str, list[str]], dict[str, Any]]:

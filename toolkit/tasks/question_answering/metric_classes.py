@@ -26,11 +26,11 @@ class AnswerScores(OfflineMetric):
 
     def _compute(self, predictions: Any, references: Any) -> Scores:
         answered = np.array([len(known) > 0 for known in references])
-        lacking = not answered.all()
+        missing = not answered.all()
         pairs = zip(predictions, references, strict=True)
-        exact, f1 = np.array([best_scores(said, known, lacking) for said, known in pairs]).T
+        exact, f1 = np.array([best_scores(said, known, missing) for said, known in pairs]).T
         scores = {"exact_match": float(exact.mean()), "f1": float(f1.mean())}
-        if lacking:
+        if missing:
             # An empty answer is exact and whole, or neither: one number says both.
             scores["no_answer_accuracy"] = float(exact[~answered].mean())
             if answered.any():

@@ -19,27 +19,27 @@ def exactness(answer: str, reference: str) -> float:
     return float(words_of(answer) == words_of(reference))
 
 
-def overlap(answer: str, reference: str, lacking: bool) -> float:
+def overlap(answer: str, reference: str, missing: bool) -> float:
     """Return the F1 of the words, each counted as often as it occurs.
 
-    Two answers without a word agree in data with `lacking` answers (version 2), and share nothing in other data (version 1).
+    Two answers without a word agree in data with `missing` answers (version 2), and share nothing in other data (version 1).
     """
     said, wanted = words_of(answer), words_of(reference)
-    if lacking and not said and not wanted:
+    if missing and not said and not wanted:
         return 1.0
     shared = (Counter(said) & Counter(wanted)).total()
     return 2 * shared / (len(said) + len(wanted)) if shared else 0.0
 
 
-def best_scores(answer: str, references: Sequence[str], lacking: bool) -> tuple[float, float]:
+def best_scores(answer: str, references: Sequence[str], missing: bool) -> tuple[float, float]:
     """Return exactness and overlap, each with the reference that is best for it.
 
-    `lacking` says whether some questions of the data have no answer: a reference without a word is then none, and where there
+    `missing` says whether some questions of the data have no answer: a reference without a word is then none, and where there
     is none left, the empty answer is right.
     """
-    if lacking:
+    if missing:
         references = [reference for reference in references if words_of(reference)] or [""]
     return (
         max(exactness(answer, reference) for reference in references),
-        max(overlap(answer, reference, lacking) for reference in references),
+        max(overlap(answer, reference, missing) for reference in references),
     )

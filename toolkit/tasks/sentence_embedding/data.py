@@ -104,12 +104,12 @@ class EmbeddingData(DataConfig):
             drop_invalid=self.drop_invalid,
         )
         texts = labelled.checked(read, self.longest)
-        facts = {"learned from": "texts with labels: each text and another one of its label", **texts.facts}
+        summary = {"learned from": "texts with labels: each text and another one of its label", **texts.summary}
         train, evaluate = texts.train, texts.evaluate
         alone = train.labels.counts() < 2
         if (train_alone := alone[train.labels.values]).any():
             evaluate_alone = alone[evaluate.labels.values]
-            facts["left out"] = (
+            summary["left out"] = (
                 f"{train_alone.sum():,} texts to train on and {evaluate_alone.sum():,} to evaluate on, of "
                 f"{alone.sum():,} labels that have no second text to train on"
             )
@@ -121,9 +121,9 @@ class EmbeddingData(DataConfig):
                     "its label, and one of another label; give more rows"
                 )
         chance = np.bincount(evaluate.labels.values) / len(evaluate)
-        facts["chance"] = f"two texts to evaluate on have the same label with probability {(chance**2).sum():.2f}"
-        side = replace(texts, train=train, evaluate=_shuffled(evaluate), facts={})
-        return EmbeddingTexts("labels", (side,), None, facts, texts.files)
+        summary["chance"] = f"two texts to evaluate on have the same label with probability {(chance**2).sum():.2f}"
+        side = replace(texts, train=train, evaluate=_shuffled(evaluate), summary={})
+        return EmbeddingTexts("labels", (side,), None, summary, texts.files)
 
     def _pairs(self, read: "Splits", roles: Roles) -> EmbeddingTexts:
         check_text_columns(read.train, read.evaluate, roles)
@@ -134,32 +134,32 @@ class EmbeddingData(DataConfig):
             raise UserError(*problems)
         if nothing := [part.split.name for part in checked if not len(part.split)]:
             raise UserError(*(f"{name}: there is no row with a valid pair" for name in nothing))
-        facts = {
+        summary = {
             "learned from": LEARNED_FROM[roles.kind] + (" and a negative" if len(roles.texts) > 2 else ""),
             "data": read.origin,
             "columns": " and ".join(map(repr, roles.texts)) + (f", score {roles.value!r}" if roles.value else ""),
         }
         if problems:
             counts = " and ".join(f"{part.dropped:,} of the {part.split.name}" for part in checked)
-            facts["dropped"] = f"rows without a valid pair: {counts}"
+            summary["dropped"] = f"rows without a valid pair: {counts}"
         if len(checked) == 1:
             checked = self._hold_out(checked[0])
             share = len(checked[1].split) / (len(checked[0].split) + len(checked[1].split))
-            facts["held out"] = (
+            summary["held out"] = (
                 f"{share:.1%} of the training rows, the same for every seed; rows with one first text together"
             )
         train, evaluate = checked
         order = permute(np.arange(len(evaluate.split), dtype=np.int64), len(evaluate.split), KEY)
         evaluate = _taken(evaluate, order)
-        facts["pairs"] = f"{len(train.split):,} to train on, {len(evaluate.split):,} to evaluate on"
+        summary["pairs"] = f"{len(train.split):,} to train on, {len(evaluate.split):,} to evaluate on"
         scores = None
         if roles.kind == "scores":
             lowest, highest = self._score_range(train, evaluate)
             first, second = ((part.split.labels.values - lowest) / (highest - lowest) for part in (train, evaluate))
             scores = (first, second)
-            facts["scores"] = f"{lowest:g} is learned as cosine 0, {highest:g} as cosine 1 (data.score_range)"
+            summary["scores"] = f"{lowest:g} is learned as cosine 0, {highest:g} as cosine 1 (data.score_range)"
             if any(comma_number(table, str(roles.value)) for table in tables.values()):
-                facts["scores"] += "; read with decimal commas"
+                summary["scores"] += "; read with decimal commas"
         sides = tuple(
             Texts(
                 "single",
@@ -172,7 +172,7 @@ class EmbeddingData(DataConfig):
             )
             for number, column in enumerate(roles.texts)
         )
-        return EmbeddingTexts(roles.kind, sides, scores, facts, read.files)
+        return EmbeddingTexts(roles.kind, sides, scores, summary, read.files)
 
     def _score_range(self, train: PairRows, evaluate: PairRows) -> tuple[float, float]:
         values = train.split.labels.values
@@ -219,7 +219,7 @@ def _taken(rows: PairRows, numbers: Array, name: str | None = None) -> PairRows:
 
 
 def _shuffled(split: Split) -> Split:
-    # A joint loss is evaluated on blocks of neighbours: in data that is sorted by label these would be all alike.
+    # A global-batch loss is evaluated on blocks of neighbours: in data that is sorted by label these would be all alike.
     return split.take(permute(np.arange(len(split), dtype=np.int64), len(split), KEY))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from toolkit.data.labels import Array
-from toolkit.task import Finished
+from toolkit.task import Postprocessed
 from toolkit.tasks.sentence_embedding.texts import EmbeddingTexts
 
 QUERIES_AT_ONCE = 256
@@ -21,7 +21,7 @@ class Search:
 
     texts: EmbeddingTexts
 
-    def finish(self, predictions: Mapping[int, Any]) -> Finished:
+    def postprocess(self, predictions: Mapping[int, Any]) -> Postprocessed:
         """Make what the metrics take from the vectors of all samples, each of shape (sides, dimension)."""
         known = np.stack(list(predictions.values())).astype(np.float64)
         # What was not predicted, where only a few samples are tried, is found by nothing.
@@ -29,19 +29,19 @@ class Search:
         vectors[list(predictions)] = known
         return self.of_vectors([vectors[:, side] for side in range(vectors.shape[1])])
 
-    def of_vectors(self, sides: Sequence[Any]) -> Finished:
+    def of_vectors(self, sides: Sequence[Any]) -> Postprocessed:
         """The same from a matrix for each side, dense or sparse, with rows of length 1 in the order of the samples."""
         if self.texts.scores is not None:
             first, second = sides
             products = first.multiply(second) if hasattr(first, "multiply") else first * second
-            return Finished(np.asarray(products.sum(axis=1)).ravel().tolist(), self.texts.scores[1].tolist())
+            return Postprocessed(np.asarray(products.sum(axis=1)).ravel().tolist(), self.texts.scores[1].tolist())
         queries, candidates, right, excluded = self.questions
         found = search(sides[0][queries], sides[-1][candidates], right, excluded)
         found = [{**one, "nearest": int(candidates[one["nearest"]])} for one in found]
         # Queries without a right answer, such as the only held-out text of its label, say nothing.
         asked = [number for number, one in enumerate(found) if one["rank"] > 0]
         cosines = [{"cosine": one.pop("cosine")} for one in found]
-        return Finished(
+        return Postprocessed(
             [found[number] for number in asked],
             [int(queries[number]) for number in asked],
             scores=[cosines[number] for number in asked],

@@ -95,7 +95,7 @@ class EmbeddingTexts:
     """The texts of each side, whose labels are their identities."""
     scores: tuple[Array, Array] | None
     """From 0 to 1, for training and for evaluation."""
-    facts: dict[str, str]
+    summary: dict[str, str]
     """Lines for the plan; `tokenize` adds some on the lengths."""
     files: tuple[Path, ...]
 
@@ -122,7 +122,7 @@ class EmbeddingTexts:
             try:
                 tokenized.append(side.tokenize(tokenizer))
                 name = "lengths" if len(self.sides) == 1 else f"lengths of {side.columns.text}"
-                self.facts[name] = side.facts["lengths"]
+                self.summary[name] = side.summary["lengths"]
             except UserError as error:
                 problems += error.problems
         if problems:

@@ -58,7 +58,7 @@ class Pairs:
     train: PairSplit
     evaluate: PairSplit
     prefix: str
-    facts: dict[str, str]
+    summary: dict[str, str]
     """Lines for the plan."""
     files: tuple[Path, ...] = ()
     """The local files that were read."""
@@ -165,19 +165,19 @@ class TextPairs(DataConfig):
         if problems and not self.drop_invalid:
             remedy = "correct them, or leave them out with --data.drop_invalid true"
             raise UserError(*(f"{problem}; {remedy}" for problem in problems))
-        facts = {"data": read.origin, "columns": f"source {places[0]}, target {places[1]}"}
+        summary = {"data": read.origin, "columns": f"source {places[0]}, target {places[1]}"}
         if dropped:
-            facts["dropped"] = f"rows without a source or a target: {' and '.join(dropped)}"
+            summary["dropped"] = f"rows without a source or a target: {' and '.join(dropped)}"
         if len(splits) == 1:
             stay, held = split_rows(len(splits[0]), self.held_out)
             splits = [splits[0].take(stay), splits[0].take(held, "held-out rows of the training data")]
-            facts["held out"] = f"{len(held):,} of the training rows, the same for every seed"
+            summary["held out"] = f"{len(held):,} of the training rows, the same for every seed"
         train, evaluate = splits
-        facts["pairs"] = f"{len(train):,} to train on, {len(evaluate):,} to evaluate on"
+        summary["pairs"] = f"{len(train):,} to train on, {len(evaluate):,} to evaluate on"
         most = max(map(len, evaluate.table["references"]))
         if most > 1:
-            facts["references"] = f"up to {most} for an evaluation source; training and the loss take the first"
-        return Pairs(train, evaluate, self.prefix, facts, read.files)
+            summary["references"] = f"up to {most} for an evaluation source; training and the loss take the first"
+        return Pairs(train, evaluate, self.prefix, summary, read.files)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from toolkit.models.export import pretrained_folder
 from toolkit.models.lora import has_adapters
 from toolkit.models.tokenizer import SEQ2SEQ, tokenizer
 from toolkit.sample_scores import reference_losses
-from toolkit.task import Finished, Task
+from toolkit.task import Postprocessed, Task
 from toolkit.tasks.seq2seq.data import Pairs, TextPairs
 from toolkit.tasks.seq2seq.generation import GenerateConfig, generated_texts
 from toolkit.tasks.seq2seq.models import (
@@ -88,9 +88,9 @@ def seq2seq_task(config: Seq2SeqConfig, data: TextPairs, corpus: Callable[[], "S
     train, evaluate = tokenize_pairs(pairs, data, tokens, longest_text(config.model, tokens))
     longest = int(train.target.lengths.max())
 
-    def finish(written: Mapping[int, Any]) -> Finished:
+    def postprocess(written: Mapping[int, Any]) -> Postprocessed:
         baseline = purpose.baseline(pairs)
-        return Finished(
+        return Postprocessed(
             list(written.values()),
             [pairs.references[number] for number in written],
             [baseline[number] for number in written],
@@ -112,14 +112,14 @@ def seq2seq_task(config: Seq2SeqConfig, data: TextPairs, corpus: Callable[[], "S
         loss=target_loss,
         predict=lambda model, batch: generated_texts(model, batch, tokens),
         scores=lambda model, batch: reference_losses(target_logits(model, batch), batch["labels"]),
-        finish=finish,
+        postprocess=postprocess,
         metrics=purpose.metrics,
         show=show,
         decode=tokens.decode,
         export=export(tokens, data, purpose),
         files=pairs.files,
         workers=data.workers,
-        facts={"model": config.model.name or "the embedded encoder-decoder, with new weights", **pairs.facts},
+        summary={"model": config.model.name or "the embedded encoder-decoder, with new weights", **pairs.summary},
     )
 
 

@@ -88,7 +88,7 @@ def tokenize_pairs(
             name = f"{split.name}, {column}"
             problems += length_problems(name, split.rows, flag, cut, limit, found[-1].full_lengths)
         full = np.concatenate([tokens.full_lengths for tokens in found])
-        pairs.facts[f"{column} lengths"] = length_fact(full, f"{column}s", cut)
+        pairs.summary[f"{column} lengths"] = length_fact(full, f"{column}s", cut)
         columns.append(found)
     if problems:
         raise UserError(*problems)

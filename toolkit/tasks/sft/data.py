@@ -65,21 +65,21 @@ class Conversations(DataConfig):
         splits = [rows for rows, _ in checked]
         if nothing := [rows.name for rows in splits if not len(rows)]:
             raise UserError(*(f"{name}: no row is a conversation that can be learnt from" for name in nothing))
-        facts = {"data": read.origin, "columns": layout.description}
+        summary = {"data": read.origin, "columns": layout.description}
         if problems:
             counts = (
                 f"{len(table) - len(rows):,} of the {rows.name}"
                 for rows, table in zip(splits, tables.values(), strict=True)
             )
-            facts["dropped"] = f"rows that are no proper conversation: {' and '.join(counts)}"
+            summary["dropped"] = f"rows that are no proper conversation: {' and '.join(counts)}"
         if len(splits) == 1:
             stay, held = split_rows(len(splits[0]), self.held_out)
             splits = [splits[0].take(stay), splits[0].take(held, "held-out rows of the training data")]
-            facts["held out"] = (
+            summary["held out"] = (
                 f"{len(held) / (len(stay) + len(held)):.1%} of the training rows, the same for every seed"
             )
-        facts["conversations"] = f"{len(splits[0]):,} to train on, {len(splits[1]):,} to evaluate on"
-        return Chats(splits[0], splits[1], facts, read.files)
+        summary["conversations"] = f"{len(splits[0]):,} to train on, {len(splits[1]):,} to evaluate on"
+        return Chats(splits[0], splits[1], summary, read.files)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Chats:
 
     train: Rows
     evaluate: Rows
-    facts: dict[str, str]
+    summary: dict[str, str]
     """Lines for the plan."""
     files: tuple[Path, ...] = ()
     """The local files that were read."""

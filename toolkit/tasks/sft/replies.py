@@ -15,7 +15,7 @@ from toolkit.data.labels import Array
 from toolkit.data.texts import row_numbers
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
-from toolkit.task import Batch, Finished
+from toolkit.task import Batch, Postprocessed
 from toolkit.tasks.sft.tokens import Prepared, TokenizedConversations
 
 
@@ -117,7 +117,7 @@ class Replies:
         self.stops = sorted(
             {*prepared.train.ends_of_turns, *prepared.evaluate.ends_of_turns, tokenizer.eos_token_id} - {None}
         )
-        self.facts: dict[str, str] = {}
+        self.summary: dict[str, str] = {}
         self.asked = self.choose() if config.tokens else []
         self.source = AskedConversations(prepared.evaluate, set(self.asked))
 
@@ -133,14 +133,14 @@ class Replies:
         count = len(whole) if config.samples is None else min(config.samples, len(whole))
         chosen: list[int] = whole[np.linspace(0, len(whole) - 1, count).round().astype(np.int64)].tolist()
         if config.final_answer:
-            lacking = [number for number in chosen if config.final_answer.strip() not in self.reference(number)]
-            if lacking:
-                rows = source.rows.numbers[source.kept[np.array(lacking)]]
+            missing = [number for number in chosen if config.final_answer.strip() not in self.reference(number)]
+            if missing:
+                rows = source.rows.numbers[source.kept[np.array(missing)]]
                 raise UserError(
                     f"{source.rows.name}: {row_numbers(rows)} whose last reply has no {config.final_answer!r} "
                     "(generate.final_answer), so there is no answer to compare with; give another mark, or leave it out"
                 )
-        self.facts["replies"] = (
+        self.summary["replies"] = (
             f"{len(chosen):,} of {len(source):,} evaluation samples are asked for one of at most {config.tokens} tokens"
         )
         return chosen
@@ -193,12 +193,12 @@ class Replies:
         text: str = self.tokenizer.decode(tokens[:end], skip_special_tokens=True)
         return text.strip()
 
-    def finish(self, predictions: Mapping[int, str]) -> Finished:
+    def postprocess(self, predictions: Mapping[int, str]) -> Postprocessed:
         """Return replies beside those in the data, and the most frequent one in the training data."""
         asked = [number for number in self.asked if number in predictions]
         wanted = [self.reference(number) for number in asked]
         replies = [predictions[number] for number in asked]
-        return Finished(replies, wanted, [self.most_frequent] * len(wanted), samples=asked)
+        return Postprocessed(replies, wanted, [self.most_frequent] * len(wanted), samples=asked)
 
     def reference(self, number: int) -> str:
         """Return the last reply of an evaluation sample, as the model could emit it."""

@@ -195,7 +195,7 @@ class Prepared:
 
     train: TokenizedConversations
     evaluate: TokenizedConversations
-    facts: dict[str, str]
+    summary: dict[str, str]
 
 
 def prepare(train: Rows, evaluate: Rows, template: ChatTemplate, max_length: int | None, limit: int | None) -> Prepared:
@@ -244,8 +244,8 @@ def prepare(train: Rows, evaluate: Rows, template: ChatTemplate, max_length: int
             lengths += f", and {dropped:,} left out of which no reply is left"
     how = "the template's generation tags" if template.tagged else "comparing each prompt with what follows"
     marks = " or ".join(template.tokenizer.convert_ids_to_tokens(sources[0].ends_of_turns))
-    prepared.facts["lengths"] = lengths
-    prepared.facts["loss"] = (
+    prepared.summary["lengths"] = lengths
+    prepared.summary["loss"] = (
         f"{carrying:,} of {kept:,} tokens ({carrying / kept:.0%}): {'every reply' if template.loss_on == 'all' else 'the last reply'} "
         f"up to its {marks}; replies found by {how}"
     )

@@ -87,7 +87,7 @@ class TaggedTexts(DataConfig):
         """
         read = self._rows()
         words, tags = self._columns(read)
-        facts = {"data": read.origin, "columns": f"words {words!r}, tags {tags!r}"}
+        summary = {"data": read.origin, "columns": f"words {words!r}, tags {tags!r}"}
         splits, problems = [], []
         for name, table in (("training data", read.train), ("evaluation data", read.evaluate)):
             if table is not None:
@@ -95,28 +95,30 @@ class TaggedTexts(DataConfig):
                 splits.append(rows)
                 problems += wrong
                 if wrong and self.drop_invalid:
-                    facts[f"dropped, {name}"] = f"{len(table) - len(rows):,} rows with words or tags missing"
+                    summary[f"dropped, {name}"] = f"{len(table) - len(rows):,} rows with words or tags missing"
         if problems and not self.drop_invalid:
             raise UserError(*problems)
         if nothing := [rows.name for rows in splits if not len(rows)]:
             raise UserError(*(f"{name}: there is no row with words and tags" for name in nothing))
 
-        kind, splits = self._schemed(splits, facts)
+        kind, splits = self._schemed(splits, summary)
         known = list(saved) if saved is not None and trained else None
         names = known or tag_names(
             kind, splits[0].names if splits[0].in_order else splits[0].used(), splits[0].in_order
         )
         if not trained:
-            names = _for_head(names, saved, facts)
+            names = _for_head(names, saved, summary)
         if len(splits) == 1:
             splits = self._hold_out(splits[0])
             share = len(splits[1]) / (len(splits[0]) + len(splits[1]))
-            facts["held out"] = f"{share:.1%} of the training rows, the same for every seed; each tag stays in training"
+            summary["held out"] = (
+                f"{share:.1%} of the training rows, the same for every seed; each tag stays in training"
+            )
         splits = _numbered(kind, splits, names, known is not None)
         counts = [f"{len(rows):,} with {len(rows.tags):,} words" for rows in splits]
-        facts["sentences"] = f"{counts[0]} to train on, {counts[1]} to evaluate on"
-        facts["tags"] = _tags_line(kind, splits[0])
-        return TaggedSentences(kind, names, splits[0], splits[1], self.max_length, self.overlap, facts, read.files)
+        summary["sentences"] = f"{counts[0]} to train on, {counts[1]} to evaluate on"
+        summary["tags"] = _tags_line(kind, splits[0])
+        return TaggedSentences(kind, names, splits[0], splits[1], self.max_length, self.overlap, summary, read.files)
 
     def _rows(self) -> "Splits":
         if self.embedded:
@@ -140,7 +142,7 @@ class TaggedTexts(DataConfig):
                 hint = CONLL_HINT
             raise UserError(*(problem + hint for problem in error.problems)) from None
 
-    def _schemed(self, splits: list[TaggedRows], facts: dict[str, str]) -> tuple[Kind, list[TaggedRows]]:
+    def _schemed(self, splits: list[TaggedRows], summary: dict[str, str]) -> tuple[Kind, list[TaggedRows]]:
         """Return the kind of the tags, and, if it is bio, rows in which each entity begins with a beginning."""
         used = list(dict.fromkeys(name for rows in splits for name in rows.used()))
         kind, problem = kind_of_tags(used, self.kind)
@@ -151,7 +153,7 @@ class TaggedTexts(DataConfig):
                 raise UserError("data.repair is true, but the tags are plain ones, without beginnings; leave it out")
             return kind, splits
         if longer := [name for name in used if as_bio(name) != name]:
-            facts["scheme"] = f"{listed(longer)} and the like are read as B- and I- (BIO)"
+            summary["scheme"] = f"{listed(longer)} and the like are read as B- and I- (BIO)"
         whole, problems, mended = [], [], 0
         for rows in splits:
             called = [as_bio(name) for name in rows.names]
@@ -167,7 +169,7 @@ class TaggedTexts(DataConfig):
         if problems:
             raise UserError(*problems)
         if self.repair:
-            facts["repaired"] = f"{mended:,} words inside of an entity that had not begun are now its beginning"
+            summary["repaired"] = f"{mended:,} words inside of an entity that had not begun are now its beginning"
         return kind, whole
 
     def _hold_out(self, whole: TaggedRows) -> list[TaggedRows]:
@@ -185,17 +187,19 @@ class TaggedTexts(DataConfig):
         return [whole.take(stay), whole.take(held, "held-out rows of the training data")]
 
 
-def _for_head(names: list[str], saved: Sequence[str] | None, facts: dict[str, str]) -> list[str]:
+def _for_head(names: list[str], saved: Sequence[str] | None, summary: dict[str, str]) -> list[str]:
     """Return the tags in the order of the model's own head, if it has one for the same tags; the plan says what becomes of it."""
     if saved is None:
-        facts["head"] = f"new weights, {len(names)} tags"
+        summary["head"] = f"new weights, {len(names)} tags"
     elif sorted(saved) == sorted(names):
-        facts["head"] = f"the model's own, {len(names)} tags"
+        summary["head"] = f"the model's own, {len(names)} tags"
         return list(saved)
     elif len(saved) != len(names):
-        facts["head"] = f"new weights, {len(names)} tags, because the model's own is for {len(saved)} ({listed(saved)})"
+        summary["head"] = (
+            f"new weights, {len(names)} tags, because the model's own is for {len(saved)} ({listed(saved)})"
+        )
     else:
-        facts["head"] = f"starts from the model's own, which was trained for other tags ({listed(saved)})"
+        summary["head"] = f"starts from the model's own, which was trained for other tags ({listed(saved)})"
     return names
 
 

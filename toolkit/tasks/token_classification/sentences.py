@@ -11,7 +11,7 @@ import numpy as np
 from toolkit.data.texts import row_numbers
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
-from toolkit.task import Finished
+from toolkit.task import Postprocessed
 from toolkit.tasks.token_classification.reading import TaggedRows
 from toolkit.tasks.token_classification.schemes import OUTSIDE, Kind, entities
 from toolkit.tasks.token_classification.windows import TaggedWindows, frame_of, tokenize_words, words_digest
@@ -31,7 +31,7 @@ class TaggedSentences:
     evaluate: TaggedRows
     max_length: int | None
     overlap: int | None
-    facts: dict[str, str]
+    summary: dict[str, str]
     """Lines for the plan; `tokenize` adds some on windows and words."""
     files: tuple[Path, ...] = ()
     """The local files that were read."""
@@ -84,9 +84,9 @@ class TaggedSentences:
             raise UserError(*problems)
         total = len(train) + len(evaluate)
         line = f"{total:,} of at most {length} tokens; {several:,} sentences need several, which share {overlap} tokens"
-        self.facts["windows"] = line + (f"; {cut:,} sentences have a word that is cut to a window" if cut else "")
+        self.summary["windows"] = line + (f"; {cut:,} sentences have a word that is cut to a window" if cut else "")
         if lost:
-            self.facts["unreadable"] = (
+            self.summary["unreadable"] = (
                 f"{lost:,} words that the tokenizer makes nothing of: no loss, and always predicted as {self.commonest!r}"
             )
         return train, evaluate
@@ -114,7 +114,7 @@ class TaggedSentences:
             )
         return length, min(overlap, room - 1)
 
-    def finish(self, windows: TaggedWindows, predictions: Mapping[int, Any]) -> Finished:
+    def postprocess(self, windows: TaggedWindows, predictions: Mapping[int, Any]) -> Postprocessed:
         """Return tags by sentence, and how sure the model is of them.
 
         `predictions` are of each window (2, its words): the tag ids, and their probabilities.
@@ -131,7 +131,7 @@ class TaggedSentences:
         known = [one[~np.isnan(one)] for one in (sure[words] for words in inside)]
         scores = [{"lowest": float(one.min()), "mean": float(one.mean())} if len(one) else {} for one in known]
         baseline = [[self.commonest] * len(one) for one in wanted]
-        return Finished([names[tags[one]].tolist() for one in inside], wanted, baseline, scores)
+        return Postprocessed([names[tags[one]].tolist() for one in inside], wanted, baseline, scores)
 
     def show(self, sentence: int, predicted: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:
         """Return what a reader sees of an evaluated sentence: its entities, or its words with their tags."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from toolkit.checkpoint.staging import CHUNK, DTYPES, Snapshot
+from toolkit.checkpoint.staging import CHUNK, DTYPES, StagingBuffer
 from toolkit.checkpoint.writer import Content, Saver
 from toolkit.errors import UserError
 from toolkit.output.ledger import Ledger
@@ -56,14 +56,14 @@ def test_the_file_of_a_snapshot_holds_the_bits_of_the_tensors(
 ) -> None:
     """All types and shapes, also of no dimension and of no element; twice the same tensors, then others, then none."""
     path = tmp_path_factory.getbasetemp() / "snapshot.safetensors"
-    snapshot = Snapshot()
+    staging_buffer = StagingBuffer()
     for number, wanted in enumerate((first, first, other, {})):
         tensors = tensors_of(wanted, seed=number)
-        place = snapshot.content.data_ptr()
-        snapshot.take(tensors)
+        place = staging_buffer.content.data_ptr()
+        staging_buffer.take(tensors)
         if number == 1:
-            assert snapshot.content.data_ptr() == place
-        size, digest = snapshot.write(path)
+            assert staging_buffer.content.data_ptr() == place
+        size, digest = staging_buffer.write(path)
         # What training does to the tensors from here on is of no concern to the file.
         assert (size, digest) == (path.stat().st_size, sha256(path.read_bytes()).hexdigest())
         assert bits(load_file(path)) == bits(tensors)
@@ -73,28 +73,28 @@ def test_the_file_of_a_snapshot_holds_the_bits_of_the_tensors(
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_type_has_the_name_that_the_library_gives_it(dtype: torch.dtype, tmp_path: Path) -> None:
     tensors = tensors_of({"one": (dtype, (3,), False)}, seed=0)
-    snapshot = Snapshot()
-    snapshot.take(tensors)
-    snapshot.write(tmp_path / "ours")
+    staging_buffer = StagingBuffer()
+    staging_buffer.take(tensors)
+    staging_buffer.write(tmp_path / "ours")
     save_file(tensors, tmp_path / "theirs")
     assert bits(load_file(tmp_path / "ours")) == bits(load_file(tmp_path / "theirs")) == bits(tensors)
 
 
 def test_a_snapshot_is_of_the_moment_in_which_it_was_taken(tmp_path: Path) -> None:
     weight = torch.nn.Parameter(torch.ones(3))
-    snapshot = Snapshot()
-    snapshot.take({"weight": weight})
+    staging_buffer = StagingBuffer()
+    staging_buffer.take({"weight": weight})
     with torch.no_grad():
         weight.zero_()
-    snapshot.write(tmp_path / "file")
+    staging_buffer.write(tmp_path / "file")
     assert load_file(tmp_path / "file")["weight"].tolist() == [1, 1, 1]
 
 
 def test_a_file_of_many_chunks_is_written_whole(tmp_path: Path) -> None:
     tensors = {"large": torch.arange(2 * CHUNK // 8 + 5), "small": torch.tensor(7, dtype=torch.int8)}
-    snapshot = Snapshot()
-    snapshot.take(tensors)
-    size, digest = snapshot.write(tmp_path / "file")
+    staging_buffer = StagingBuffer()
+    staging_buffer.take(tensors)
+    size, digest = staging_buffer.write(tmp_path / "file")
     assert (size, digest) == ((tmp_path / "file").stat().st_size, sha256((tmp_path / "file").read_bytes()).hexdigest())
     assert bits(load_file(tmp_path / "file")) == bits(tensors)
 
@@ -120,12 +120,12 @@ def test_exactly_what_is_needed_is_pinned_and_let_go_before_it_is_freed(monkeypa
     """Torch's own pinned memory would be the next power of two."""
     cuda = Cuda(refuses=False)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: cuda)
-    snapshot = Snapshot(pinned=True)
+    staging_buffer = StagingBuffer(pinned=True)
     for size in (5000, 5000, 70_000):
-        snapshot.take({"weight": torch.zeros(size)})
-        assert cuda.pinned == {snapshot.content.data_ptr(): snapshot.content.nbytes}
-        assert 4 * size < snapshot.content.nbytes < 4 * size + 200
-    del snapshot
+        staging_buffer.take({"weight": torch.zeros(size)})
+        assert cuda.pinned == {staging_buffer.content.data_ptr(): staging_buffer.content.nbytes}
+        assert 4 * size < staging_buffer.content.nbytes < 4 * size + 200
+    del staging_buffer
     assert cuda.pinned == {}
 
 
@@ -154,10 +154,10 @@ def test_a_copy_lies_in_ordinary_memory_where_none_can_be_pinned_and_that_is_sai
 
 
 def test_a_type_that_the_format_does_not_know_is_refused_by_name(tmp_path: Path) -> None:
-    snapshot = Snapshot()
+    staging_buffer = StagingBuffer()
     with pytest.raises(UserError, match=r"of these types: wave \(torch.complex128\); use one of bfloat16, bool, "):
-        snapshot.take({"wave": torch.zeros(2, dtype=torch.complex128), "fine": torch.zeros(2)})
+        staging_buffer.take({"wave": torch.zeros(2, dtype=torch.complex128), "fine": torch.zeros(2)})
     # It is as good as new.
-    snapshot.take({"fine": torch.ones(2)})
-    snapshot.write(tmp_path / "file")
+    staging_buffer.take({"fine": torch.ones(2)})
+    staging_buffer.write(tmp_path / "file")
     assert load_file(tmp_path / "file")["fine"].tolist() == [1, 1]

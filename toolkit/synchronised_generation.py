@@ -9,7 +9,7 @@ from typing import Any
 from toolkit.distributed.runtime import Runtime
 
 
-class Lockstep:
+class SynchronisedGeneration:
     """Stands for the `generate` of a sharded model, while one batch is evaluated."""
 
     def __init__(self, runtime: Runtime, module: Any) -> None:

@@ -27,14 +27,14 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from toolkit.checkpoint.exchange import Exchange
 from toolkit.checkpoint.format import read_state
-from toolkit.checkpoint.load import content_of, restore
+from toolkit.checkpoint.load import content_of, load_checkpoint
 from toolkit.checkpoint.resume import Start
-from toolkit.checkpoint.sharded import check_folder_is_shared, layout_of, whole_weights
+from toolkit.checkpoint.sharded import check_folder_is_shared, shard_map_of, whole_weights
 from toolkit.checkpoint.writer import PartWriter, Saver, Writer
 from toolkit.config.schema import Config, OptimConfig
 from toolkit.distributed.mesh import Strategy
 from toolkit.distributed.runtime import Runtime, start_runtime
-from toolkit.distributed.shards import all_of, local_of, piece_of
+from toolkit.distributed.shards import all_of, local_of, shard_of
 from toolkit.errors import SharedUserError, UserError
 from toolkit.evaluation import share_buffers
 from toolkit.models.parameters import parameter_names, weights_of
@@ -136,9 +136,9 @@ def state(seed: int, way: Callable[[Small], None]) -> State:
                 generator = torch.Generator().manual_seed(seed + sum(map(ord, name + key)))
                 values = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
                 place = torch.zeros_like(parameter)
-                piece = piece_of(parameter)
-                assert piece is not None
-                local_of(place).copy_(values[piece.within(all_of(parameter.shape))])
+                shard = shard_of(parameter)
+                assert shard is not None
+                local_of(place).copy_(values[shard.within(all_of(parameter.shape))])
                 optimizer.state[parameter][key] = place
     return State(model, optimizer)
 
@@ -175,7 +175,7 @@ def same(a: State, b: State) -> bool:
 
 def writer(folder: Path, runtime: Runtime, shared: bool) -> Writer:
     """Return what writes checkpoints in this process."""
-    exchange = Exchange(runtime.rank, runtime.watch.store) if shared and runtime.watch.store is not None else None
+    exchange = Exchange(runtime.rank, runtime.watchdog.store) if shared and runtime.watchdog.store is not None else None
     if not runtime.is_main:
         assert exchange is not None
         return PartWriter(RunFolder(folder), exchange)
@@ -184,10 +184,10 @@ def writer(folder: Path, runtime: Runtime, shared: bool) -> Writer:
 
 def save(folder: Path, made: State, runtime: Runtime, step: int = 1) -> Exception | None:
     """Write a checkpoint; return what went wrong, in the main process."""
-    spread = None if layout_of(weights_of(made.model), runtime).is_whole else runtime
-    saver = writer(folder, runtime, spread is not None)
+    sharded = None if shard_map_of(weights_of(made.model), runtime).is_whole else runtime
+    saver = writer(folder, runtime, sharded is not None)
     facts = {"frozen": "of frozen weights", "pending": None}
-    saver.save(step, lambda: content_of(made.model, made.optimizer, step, 0.5, facts, spread))
+    saver.save(step, lambda: content_of(made.model, made.optimizer, step, 0.5, facts, sharded))
     saver.wait()
     runtime.together(lambda: None)
     return saver.failure
@@ -197,7 +197,7 @@ def read(folder: Path, made: State, runtime: Runtime) -> None:
     """Put the newest checkpoint of a folder into a state."""
     newest = sealed_folders(folder / "checkpoints")[0]
     start = Start(step=1, checkpoint=newest, state=read_state(newest))
-    restore(start, made.model, made.optimizer, runtime, "of frozen weights")
+    load_checkpoint(start, made.model, made.optimizer, runtime, "of frozen weights")
 
 
 def refuse(*arguments: Any) -> Any:
@@ -276,7 +276,7 @@ def seeing(folder: Path, runtime: Runtime) -> dict[str, Any]:
 
 def failing_alone(runtime: Runtime) -> str:
     """Have a process fail where the others wait for it; return what it raises, in the main process."""
-    store = runtime.watch.store
+    store = runtime.watchdog.store
     assert store is not None
 
     def wait_for_one() -> None:
@@ -320,10 +320,10 @@ def trained(way: Callable[[Small], None], kind: Literal["adamw", "sgd"]) -> Smal
         for number, parameter in enumerate(p for p in model.parameters() if p.requires_grad):
             generator = torch.Generator().manual_seed(100 * step + number)
             values = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
-            piece = piece_of(parameter)
-            assert piece is not None
+            shard = shard_of(parameter)
+            assert shard is not None
             parameter.grad = torch.zeros_like(parameter)
-            local_of(parameter.grad).copy_(values[piece.within(all_of(parameter.shape))])
+            local_of(parameter.grad).copy_(values[shard.within(all_of(parameter.shape))])
         optimizer.found_inf = torch.tensor(0.0 if is_finite else 1.0)  # type: ignore[attr-defined]
         optimizer.step()
     return model
@@ -336,12 +336,12 @@ def training(runtime: Runtime) -> dict[str, bool]:
         expected = dict(trained(whole, kind).named_parameters())
         for name, way in WAYS.items():
             found = trained(way, kind).named_parameters()
-            pieces = [
-                (local_of(p), expected[key][piece.within(all_of(p.shape))])
+            shards = [
+                (local_of(p), expected[key][shard.within(all_of(p.shape))])
                 for key, p in found
-                if (piece := piece_of(p))
+                if (shard := shard_of(p))
             ]
-            here = len(pieces) == len(expected) and all(torch.allclose(a, b, atol=1e-6) for a, b in pieces)
+            here = len(shards) == len(expected) and all(torch.allclose(a, b, atol=1e-6) for a, b in shards)
             alike[f"{kind}, {name}"] = all(runtime.gather_all(here))
     return alike
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from launching import ROOT, clean_environment
-from spread_states import WAYS, Small, read, same, save, state, whole
+from sharded_states import WAYS, Small, read, same, save, state, whole
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from toolkit.checkpoint.format import inspect, read_state
-from toolkit.checkpoint.reader import OPTIMIZER, WEIGHTS, StoredTensors, same_weights
+from toolkit.checkpoint.reader import OPTIMIZER, WEIGHTS, CheckpointReader, same_weights
 from toolkit.config.schema import Config
 from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.distributed.shards import all_of
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, alone: Runtime) -> Path:
     for name in ("whole", *WAYS, "full-disk", "full-disk-of-main", "defect"):
         (place / name).mkdir()
     assert save(place / "whole", state(1, whole), alone) is None
-    script = [sys.executable, str(ROOT / "tests" / "helpers" / "spread_states.py"), str(place)]
+    script = [sys.executable, str(ROOT / "tests" / "helpers" / "sharded_states.py"), str(place)]
     done = subprocess.run(script, capture_output=True, text=True, timeout=300, check=False, env=clean_environment())
     assert done.returncode == 0, done.stderr
     return place
@@ -75,17 +75,17 @@ def test_one_process_reads_it_and_nothing_is_unpickled(folder: Path, alone: Runt
 
 @pytest.mark.parametrize("source", WAYS)
 def test_what_is_written_is_sealed_and_says_the_same_as_one_process_would(folder: Path, source: str) -> None:
-    spread, plain = folder / source / CHECKPOINT, folder / "whole" / CHECKPOINT
-    files = inspect(spread).files
-    assert set(files) == {path.name for path in spread.iterdir()} - {"manifest.json"}
+    sharded, plain = folder / source / CHECKPOINT, folder / "whole" / CHECKPOINT
+    files = inspect(sharded).files
+    assert set(files) == {path.name for path in sharded.iterdir()} - {"manifest.json"}
     assert set(inspect(plain).files) == {WEIGHTS, OPTIMIZER, "state.json"}
     # What is no tensor does not tell how it was spread.
-    assert read_state(spread) == read_state(plain)
+    assert read_state(sharded) == read_state(plain)
     owners = {"full": 4, "hybrid": 2, "tensor and shard": 4, "tensor": 2}[source]
     assert {name for name in files if name.startswith("weights")} == {
         f"weights-{number:05d}-of-{owners:05d}.safetensors" for number in range(1, owners + 1)
     }
-    with StoredTensors(spread) as stored, StoredTensors(plain) as other:
+    with CheckpointReader(sharded) as stored, CheckpointReader(plain) as other:
         for kind in (WEIGHTS, OPTIMIZER):
             assert {name: entry.words for name, entry in stored.index(kind).items()} == {
                 name: entry.words for name, entry in other.index(kind).items()
@@ -93,9 +93,9 @@ def test_what_is_written_is_sealed_and_says_the_same_as_one_process_would(folder
             assert all(torch.equal(stored.whole(kind, n), other.whole(kind, n)) for n in stored.index(kind))
             # Each element once, so that no process writes what another one does.
             for entry in stored.index(kind).values():
-                assert sum(piece.elements for _, piece in entry.pieces) == all_of(entry.shape).elements
-    assert same_weights(spread, plain)
-    assert weights_difference(spread, plain) == (0.0, {"float32", "bfloat16"})
+                assert sum(shard.elements for _, shard in entry.shards) == all_of(entry.shape).elements
+    assert same_weights(sharded, plain)
+    assert weights_difference(sharded, plain) == (0.0, {"float32", "bfloat16"})
 
 
 def test_names_are_those_of_the_model_itself() -> None:
@@ -113,10 +113,10 @@ def test_names_are_those_of_the_model_itself() -> None:
 
 def test_each_process_writes_its_part_and_no_other(folder: Path) -> None:
     by_file: dict[str, int] = {}
-    with StoredTensors(folder / "full" / CHECKPOINT) as stored:
+    with CheckpointReader(folder / "full" / CHECKPOINT) as stored:
         for entry in (*stored.index(WEIGHTS).values(), *stored.index(OPTIMIZER).values()):
-            for file, piece in entry.pieces:
-                by_file[file] = by_file.get(file, 0) + piece.elements
+            for file, shard in entry.shards:
+                by_file[file] = by_file.get(file, 0) + shard.elements
     for kind in ("weights", "optimizer"):
         parts = [elements for file, elements in by_file.items() if file.startswith(kind)]
         # A quarter each, as near as it can be where 13 rows are dealt to four.

@@ -8,13 +8,14 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor import Partial, Replicate
+from torch.distributed.tensor import Shard as ShardPlacement
 from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
-from toolkit.checkpoint.reader import PIECES, WEIGHTS, StoredTensors, file_of, index_as_json, index_entries
-from toolkit.checkpoint.staging import Snapshot
-from toolkit.distributed.shards import Holding, Layout, Piece, all_of, cut, is_cut
+from toolkit.checkpoint.reader import SHARDS, WEIGHTS, CheckpointReader, file_of, index_as_json, index_entries
+from toolkit.checkpoint.staging import StagingBuffer
+from toolkit.distributed.shards import LocalShard, Shard, ShardMap, all_of, is_sharded, shard_at
 
 Shape = tuple[int, ...]
 Cut = tuple[tuple[int, ...], tuple[Placement, ...]]
@@ -34,7 +35,7 @@ def cuts(draw: st.DrawFn, dimensions: int) -> Cut:
         placements.append(
             Replicate()
             if kind == "replicate"
-            else Shard(dimension)
+            else ShardPlacement(dimension)
             if kind == "shard"
             else _StridedShard(dimension, split_factor=size)
         )
@@ -47,46 +48,48 @@ def shapes_and_cuts(draw: st.DrawFn) -> tuple[Shape, Cut, Cut]:
     return shape, draw(cuts(len(shape))), draw(cuts(len(shape)))
 
 
-def pieces_of(shape: Shape, way: Cut) -> list[Piece]:
+def pieces_of(shape: Shape, way: Cut) -> list[Shard]:
     """Return the piece of each process of a mesh, by rank; an empty tensor is not cut."""
     mesh, placements = way
     coordinates = product(*(range(size) for size in mesh))
-    return [cut(shape, mesh, at, placements) if all(shape) else all_of(shape) for at in coordinates]
+    return [shard_at(shape, mesh, at, placements) if all(shape) else all_of(shape) for at in coordinates]
 
 
-def layout_of(shape: Shape, pieces: list[Piece]) -> Layout:
-    held: list[dict[str, Holding]] = [{"x": (shape, piece.offset, piece.size)} for piece in pieces]
-    return Layout(held)
+def shard_map_of(shape: Shape, shards: list[Shard]) -> ShardMap:
+    held: list[dict[str, LocalShard]] = [{"x": (shape, shard.offset, shard.size)} for shard in shards]
+    return ShardMap(held)
 
 
-def write(folder: Path, values: torch.Tensor, layout: Layout) -> None:
+def write(folder: Path, values: torch.Tensor, shard_map: ShardMap) -> None:
     """Write a tensor as the processes of a layout do."""
-    for rank in layout.owners:
-        snapshot = Snapshot()
-        owned = next(piece for piece, owner in layout.pieces("x") if owner == rank)
-        snapshot.take({"x": values[owned.within(all_of(values.shape))]})
-        snapshot.write(folder / file_of(WEIGHTS, layout, rank))
-    entries = index_entries(WEIGHTS, layout, {"x": values})
-    (folder / PIECES).write_bytes(index_as_json({"weights": entries, "optimizer": {}}))
+    for rank in shard_map.owners:
+        staging_buffer = StagingBuffer()
+        owned = next(shard for shard, owner in shard_map.shards("x") if owner == rank)
+        staging_buffer.take({"x": values[owned.within(all_of(values.shape))]})
+        staging_buffer.write(folder / file_of(WEIGHTS, shard_map, rank))
+    entries = index_entries(WEIGHTS, shard_map, {"x": values})
+    (folder / SHARDS).write_bytes(index_as_json({"weights": entries, "optimizer": {}}))
 
 
 @settings(max_examples=80, deadline=None)
 @given(shapes_and_cuts())
 # Seven rows split in two and each part in three.
-@example(((7,), ((3, 2), (_StridedShard(0, split_factor=2), Shard(0))), ((2, 2), (Shard(0), Replicate()))))
+@example(
+    ((7,), ((3, 2), (_StridedShard(0, split_factor=2), ShardPlacement(0))), ((2, 2), (ShardPlacement(0), Replicate())))
+)
 @example(((), ((2,), (Replicate(),)), ((1,), (Replicate(),))))
 def test_what_is_written_in_one_cut_is_read_in_another(drawn: tuple[Shape, Cut, Cut]) -> None:
     shape, written, wanted = drawn
     values = torch.randn(shape, dtype=torch.float64)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        write(folder, values, layout_of(shape, pieces_of(shape, written)))
-        with StoredTensors(folder) as stored:
+        write(folder, values, shard_map_of(shape, pieces_of(shape, written)))
+        with CheckpointReader(folder) as stored:
             assert torch.equal(stored.whole(WEIGHTS, "x"), values)
-            for piece in pieces_of(shape, wanted):
-                place = torch.full(piece.size, torch.nan, dtype=torch.float64)
-                stored.read_into(WEIGHTS, "x", piece, place)
-                assert torch.equal(place, values[piece.within(all_of(shape))])
+            for shard in pieces_of(shape, wanted):
+                place = torch.full(shard.size, torch.nan, dtype=torch.float64)
+                stored.read_into(WEIGHTS, "x", shard, place)
+                assert torch.equal(place, values[shard.within(all_of(shape))])
 
 
 @settings(max_examples=100, deadline=None)
@@ -96,82 +99,82 @@ def test_without_a_split_below_it_is_cut_as_torch_does(drawn: tuple[Shape, Cut, 
     if all(shape) and not any(isinstance(placement, _StridedShard) for placement in placements):
         for at in product(*(range(size) for size in mesh)):
             size, offset = _compute_local_shape_and_global_offset(shape, mesh, list(at), placements)
-            piece = cut(shape, mesh, at, placements)
-            assert piece.size == size
+            shard = shard_at(shape, mesh, at, placements)
+            assert shard.size == size
             # Where an empty part would begin is of no concern.
-            assert piece.elements == 0 or piece.offset == offset
+            assert shard.elements == 0 or shard.offset == offset
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 5))
 def test_what_tensor_parallel_split_is_cut_again_within_its_parts(length: int, shards: int, parts: int) -> None:
-    placements = (_StridedShard(0, split_factor=parts), Shard(0))
+    placements = (_StridedShard(0, split_factor=parts), ShardPlacement(0))
     halves = torch.arange(length).chunk(parts)
     for shard, part in product(range(shards), range(parts)):
         within = halves[part].chunk(shards) if part < len(halves) else ()
         expected = within[shard].tolist() if shard < len(within) else []
-        piece = cut((length,), (shards, parts), (shard, part), placements)
-        assert list(range(length))[piece.within(all_of((length,)))[0]] == expected
+        found = shard_at((length,), (shards, parts), (shard, part), placements)
+        assert list(range(length))[found.within(all_of((length,)))[0]] == expected
 
 
 @settings(max_examples=100, deadline=None)
 @given(shapes_and_cuts())
 def test_of_those_that_hold_the_same_the_first_owns_it(drawn: tuple[Shape, Cut, Cut]) -> None:
     shape, way, _ = drawn
-    pieces = pieces_of(shape, way)
-    layout = layout_of(shape, pieces)
-    for piece, owner in layout.pieces("x"):
-        assert owner == pieces.index(piece)
-        assert layout.holders["x"][piece] == tuple(rank for rank, other in enumerate(pieces) if other == piece)
-    assert layout.is_whole == (pieces[0] == all_of(shape))
-    assert sum(piece.elements for piece, _ in layout.pieces("x")) == all_of(shape).elements
+    shards = pieces_of(shape, way)
+    shard_map = shard_map_of(shape, shards)
+    for shard, owner in shard_map.shards("x"):
+        assert owner == shards.index(shard)
+        assert shard_map.holders["x"][shard] == tuple(rank for rank, other in enumerate(shards) if other == shard)
+    assert shard_map.is_whole == (shards[0] == all_of(shape))
+    assert sum(shard.elements for shard, _ in shard_map.shards("x")) == all_of(shape).elements
 
 
 def test_a_process_may_take_no_part_in_a_tensor() -> None:
     shape = (4,)
-    layout = Layout([{"x": (shape, None, None)}, {"x": (shape, (0,), (4,))}, {"x": (shape, (0,), (4,))}])
-    assert (layout.owners, layout.owned(1), layout.is_whole) == ([1], ["x"], False)
+    shard_map = ShardMap([{"x": (shape, None, None)}, {"x": (shape, (0,), (4,))}, {"x": (shape, (0,), (4,))}])
+    assert (shard_map.owners, shard_map.owned(1), shard_map.is_whole) == ([1], ["x"], False)
 
 
 @pytest.mark.parametrize(
     "pieces",
     [
-        [Piece((0, 0), (2, 3))],
-        [Piece((0, 0), (2, 3)), Piece((1, 0), (3, 3))],
-        [Piece((0, 0), (2, 3)), Piece((1, 0), (2, 3))],
-        [Piece((0, 0), (2, 3)), Piece((2, 1), (2, 3))],
+        [Shard((0, 0), (2, 3))],
+        [Shard((0, 0), (2, 3)), Shard((1, 0), (3, 3))],
+        [Shard((0, 0), (2, 3)), Shard((1, 0), (2, 3))],
+        [Shard((0, 0), (2, 3)), Shard((2, 1), (2, 3))],
         [],
     ],
 )
-def test_pieces_with_holes_or_overlaps_are_no_layout(pieces: list[Piece]) -> None:
-    assert not is_cut((4, 3), tuple(pieces))
+def test_shards_with_holes_or_overlaps_are_no_layout(shards: list[Shard]) -> None:
+    assert not is_sharded((4, 3), tuple(shards))
     with pytest.raises(RuntimeError, match="the pieces of x that the processes hold are not the whole of it"):
-        layout_of((4, 3), pieces or [Piece((0, 0), (0, 3))])
+        shard_map_of((4, 3), shards or [Shard((0, 0), (0, 3))])
 
 
 def test_processes_that_hold_other_tensors_are_no_layout() -> None:
     with pytest.raises(RuntimeError, match=r"process 0 and process 1 do not hold the same tensors: \['y'\]"):
-        Layout([{"x": ((2,), (0,), (2,))}, {"x": ((2,), (0,), (2,)), "y": ((2,), (0,), (2,))}])
+        ShardMap([{"x": ((2,), (0,), (2,))}, {"x": ((2,), (0,), (2,)), "y": ((2,), (0,), (2,))}])
 
 
 def test_a_sum_that_is_still_to_be_made_is_refused() -> None:
     with pytest.raises(NotImplementedError, match="placed as P"):
-        cut((4,), (2,), (0,), (Partial(),))
+        shard_at((4,), (2,), (0,), (Partial(),))
 
 
 def test_an_index_that_points_out_of_its_checkpoint_is_refused(tmp_path: Path) -> None:
     values = torch.zeros(2)
-    layout = layout_of((2,), [all_of((2,))])
-    index = {"weights": index_entries(WEIGHTS, layout, {"x": values})}
+    shard_map = shard_map_of((2,), [all_of((2,))])
+    index = {"weights": index_entries(WEIGHTS, shard_map, {"x": values})}
     index["weights"]["x"]["pieces"][0]["file"] = "../other.safetensors"
-    (tmp_path / PIECES).write_bytes(index_as_json(index))
-    with StoredTensors(tmp_path) as stored, pytest.raises(ValueError, match="outside of its checkpoint"):
+    (tmp_path / SHARDS).write_bytes(index_as_json(index))
+    with CheckpointReader(tmp_path) as stored, pytest.raises(ValueError, match="outside of its checkpoint"):
         stored.index(WEIGHTS)
 
 
 def test_an_index_with_a_hole_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, torch.arange(4.0), layout_of((4,), [Piece((0,), (2,)), Piece((2,), (2,))]))
-    text = (tmp_path / PIECES).read_text(encoding="utf-8")
-    (tmp_path / PIECES).write_text(text.replace('"offset": [2]', '"offset": [1]'), encoding="utf-8")
-    with StoredTensors(tmp_path) as stored, pytest.raises(ValueError, match="not the whole of it"):
+    write(tmp_path, torch.arange(4.0), shard_map_of((4,), [Shard((0,), (2,)), Shard((2,), (2,))]))
+    text = (tmp_path / SHARDS).read_text(encoding="utf-8")
+    (tmp_path / SHARDS).write_text(text.replace('"offset": [2]', '"offset": [1]'), encoding="utf-8")
+    with CheckpointReader(tmp_path) as stored, pytest.raises(ValueError, match="not the whole of it"):
         stored.index(WEIGHTS)
