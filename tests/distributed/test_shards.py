@@ -137,7 +137,7 @@ def test_a_process_may_take_no_part_in_a_tensor() -> None:
 
 
 @pytest.mark.parametrize(
-    "pieces",
+    "shards",
     [
         [Shard((0, 0), (2, 3))],
         [Shard((0, 0), (2, 3)), Shard((1, 0), (3, 3))],
