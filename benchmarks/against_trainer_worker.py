@@ -73,7 +73,7 @@ def with_trainer(task: Task, config: Any, runtime: Runtime) -> Figures:
     from transformers import Trainer, TrainingArguments
 
     model = build_model(task, config, runtime)
-    source = task.train
+    source = task.data.train
     lengths = source.lengths(np.arange(len(source)))
     optim = config.optim
     with TemporaryDirectory() as folder:

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from machine import machine, table
 
-from toolkit import BatchConfig, Config, Task
+from toolkit import BatchConfig, Config, Task, TaskData
 from toolkit.boundaries import save
 from toolkit.checkpoint.writer import Saver
 from toolkit.distributed.runtime import start_runtime
@@ -64,7 +64,7 @@ def task() -> Task:
     """Return the task: two classes, drawn from the first token."""
     return Task(
         model=lambda runtime: encoder(),
-        train=Tokens(),
+        data=TaskData(train=Tokens()),
         collate=lambda samples: {"input_ids": torch.stack(samples), "labels": torch.stack([s[0] % 2 for s in samples])},
         units=lambda batch: len(batch["labels"]),
         loss=lambda model, batch: F.cross_entropy(

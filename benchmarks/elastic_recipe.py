@@ -88,9 +88,10 @@ def task(config: Elastic) -> Task:
                 file.write(json.dumps({"step": step.number, "ids": batch["ids"].tolist()}) + "\n")
         return whole.loss(model, batch)
 
-    assert whole.evaluate is not None
+    assert whole.data.evaluate is not None
     assert config.model in MODELS
-    return replace(whole, train=Numbered(whole.train), evaluate=Numbered(whole.evaluate), collate=collate, loss=loss)
+    data = replace(whole.data, train=Numbered(whole.data.train), evaluate=Numbered(whole.data.evaluate))
+    return replace(whole, data=data, collate=collate, loss=loss)
 
 
 if __name__ == "__main__":

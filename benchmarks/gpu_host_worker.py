@@ -79,8 +79,9 @@ def pinned(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return whether batches and the copy for a checkpoint are in pinned memory, and how much the copy takes."""
     runtime = start_runtime(CONFIG)
     found: dict[str, Any] = {}
+    tiny = llama(SIZES["tiny"])
     for workers in (0, 2):
-        training = prepare(replace(llama(SIZES["tiny"]), workers=workers), CONFIG, runtime)
+        training = prepare(replace(tiny, data=replace(tiny.data, workers=workers)), CONFIG, runtime)
         (_, micro_batches, _) = next(global_batches(training))
         tensors = [tensor for micro in micro_batches for tensor in micro.batch.values()]
         found[f"batches, {workers} workers"] = all(tensor.is_pinned() for tensor in tensors)
@@ -179,8 +180,8 @@ def asking_too_much(place: str) -> Task:
         total: torch.Tensor = made.loss(model, batch)
         return total
 
-    assert isinstance(made.train, Samples)
-    return replace(made, loss=loss, evaluate=Samples(made.train.make, 16))
+    assert isinstance(made.data.train, Samples)
+    return replace(made, loss=loss, data=replace(made.data, evaluate=Samples(made.data.train.make, 16)))
 
 
 def main() -> None:

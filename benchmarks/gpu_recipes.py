@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from toolkit import Task
+from toolkit import Task, TaskData
 from toolkit.data.tokenized import pad_texts
 from toolkit.losses import NOT_COUNTED, causal_logits, counted, logits_of, summed_cross_entropy
 from toolkit.models.tiny import causal, encoder, seq2seq
@@ -107,7 +107,7 @@ def made_here(name: str) -> Task:
         kind = classify.KINDS["single"]
         return Task(
             model("AutoModelForSequenceClassification", encoder(VOCABULARY, num_labels=CLASSES)),
-            Samples(text),
+            TaskData(train=Samples(text)),
             pad_texts(tokens, "single"),
             lambda batch: batch["labels"].numel(),
             lambda model, batch: kind.loss(logits_of(model, batch), batch["labels"]),
@@ -120,7 +120,7 @@ def made_here(name: str) -> Task:
 
         return Task(
             model("AutoModelForTokenClassification", encoder(VOCABULARY, num_labels=CLASSES)),
-            Samples(sample),
+            TaskData(train=Samples(sample)),
             pad_words(plain_tokenizer()),
             lambda batch: counted(batch["labels"]),
             tag.loss,
@@ -132,7 +132,7 @@ def made_here(name: str) -> Task:
 
         return Task(
             model("AutoModelForQuestionAnswering", encoder(VOCABULARY)),
-            Samples(sample),
+            TaskData(train=Samples(sample)),
             pad_windows(tokens),
             lambda batch: len(batch["labels"]),
             span_loss,
@@ -143,7 +143,7 @@ def made_here(name: str) -> Task:
             return {"source": row(generator, length), "target": row(generator, length // 3)}
 
         seq = model("AutoModelForSeq2SeqLM", seq2seq(VOCABULARY))
-        return Task(seq, Samples(sample), pad_pairs(tokens), target_tokens, target_loss)
+        return Task(seq, TaskData(train=Samples(sample)), pad_pairs(tokens), target_tokens, target_loss)
 
     def continue_texts() -> Task:
         def sample(generator: random.Random, length: int) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def made_here(name: str) -> Task:
 
         return Task(
             model("AutoModelForCausalLM", causal(VOCABULARY)),
-            Samples(sample),
+            TaskData(train=Samples(sample)),
             pad_blocks(tokens),
             lambda batch: counted(batch["labels"]),
             lambda model, batch: summed_cross_entropy(causal_logits(model, batch), batch["labels"]),
@@ -165,7 +165,7 @@ def made_here(name: str) -> Task:
 
         return Task(
             model("AutoModelForCausalLM", causal(VOCABULARY)),
-            Samples(sample),
+            TaskData(train=Samples(sample)),
             pad_conversations,
             lambda batch: counted(batch["labels"][:, 1:]),
             chat.loss,
@@ -179,7 +179,7 @@ def made_here(name: str) -> Task:
         policy = model("AutoModelForCausalLM", causal(VOCABULARY))
         return Task(
             lambda runtime: PolicyAndReference(policy(runtime)),
-            Samples(sample),
+            TaskData(train=Samples(sample)),
             pad_preferences(tokens),
             lambda batch: len(batch["input_ids"]) // 2,
             lambda model, batch: prefer.dpo_loss(*prefer.rewards(model, batch, dpo.beta), dpo),
@@ -195,7 +195,9 @@ def made_here(name: str) -> Task:
             extra=lambda batch: batch["identities"],
         )
         read = model("AutoModel", encoder(VOCABULARY))
-        return Task(read, Samples(sample), pad_sides(tokens), lambda batch: len(batch["identities"]), joint)
+        return Task(
+            read, TaskData(train=Samples(sample)), pad_sides(tokens), lambda batch: len(batch["identities"]), joint
+        )
 
     def classify_images() -> Task:
         def sample(generator: random.Random, length: int) -> dict[str, Any]:
@@ -204,7 +206,7 @@ def made_here(name: str) -> Task:
 
         return Task(
             model("AutoModelForImageClassification", image_classifier(PIXELS, num_labels=CLASSES)),
-            Samples(sample),
+            TaskData(train=Samples(sample)),
             stack_images("float32"),
             lambda batch: len(batch["labels"]),
             lambda model, batch: summed_cross_entropy(logits_of(model, batch), batch["labels"]),

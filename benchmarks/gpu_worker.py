@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from toolkit import BatchConfig, Config, OptimConfig, Task
+from toolkit import BatchConfig, Config, OptimConfig, Task, TaskData
 from toolkit.checkpoint.sharded import whole_weights
 from toolkit.distributed.counts import Counts, count_micro_batches
 from toolkit.distributed.runtime import Runtime, start_runtime
@@ -102,7 +102,7 @@ def task(size: Size) -> Task:
 
     return Task(
         model=model,
-        train=Progressions(size),
+        data=TaskData(train=Progressions(size)),
         collate=collate,
         units=lambda batch: counted(batch["labels"][:, 1:]),
         loss=loss,

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from tiny import Points, collate
 
-from toolkit import BatchConfig, CheckpointConfig, Config, EvaluateConfig, OptimConfig, Task, fine_tune
+from toolkit import BatchConfig, CheckpointConfig, Config, EvaluateConfig, OptimConfig, Task, TaskData, fine_tune
 
 # A phase of the training is what the run says that it does; a phase of a checkpoint is a function that writes one.
 PHASES = {
@@ -210,8 +210,7 @@ def task(config: Killed) -> Task:
 
     return Task(
         model=lambda runtime: Network(config.dropout),
-        train=Points(211, 1),
-        evaluate=Points(53, 2),
+        data=TaskData(train=Points(211, 1), evaluate=Points(53, 2)),
         collate=collate,
         units=lambda batch: len(batch["labels"]),
         loss=lambda model, batch: F.mse_loss(model(batch["inputs"]), batch["labels"], reduction="sum"),

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from toolkit import BatchConfig, Config, Task
+from toolkit import BatchConfig, Config, Task, TaskData
 from toolkit.distributed.counts import count_micro_batches
 from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.loop import global_batches, take_step
@@ -59,7 +59,7 @@ def task() -> Task:
     """Return the task for the toolkit."""
     return Task(
         model=lambda runtime: network(),
-        train=Points(),
+        data=TaskData(train=Points()),
         collate=collate,
         units=lambda batch: len(batch["labels"]),
         loss=lambda model, batch: F.cross_entropy(model(batch["inputs"]), batch["labels"], reduction="sum"),

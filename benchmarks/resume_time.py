@@ -151,7 +151,7 @@ def check(method: str, folder: Path, step: int) -> None:
 
 def with_toolkit(folder: Path, stop: int) -> None:
     """Go on in a run folder, and ask for the stop when the step after `stop` begins."""
-    from toolkit import BatchConfig, CheckpointConfig, Config, Task, fine_tune
+    from toolkit import BatchConfig, CheckpointConfig, Config, Task, TaskData, fine_tune
     from toolkit.distributed.phase import PhaseTracker
 
     tell = PhaseTracker.__call__
@@ -173,7 +173,7 @@ def with_toolkit(folder: Path, stop: int) -> None:
     def task(config: Settings) -> Task:
         return Task(
             model=lambda runtime: Plane(),
-            train=Points(),
+            data=TaskData(train=Points()),
             collate=lambda points: {name: torch.stack([point[name] for point in points]) for name in points[0]},
             units=lambda batch: len(batch["labels"]),
             loss=lambda model, batch: model(**batch)["loss"] * len(batch["labels"]),

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from toolkit import BatchConfig, Config, OptimConfig, Task, fine_tune
+from toolkit import BatchConfig, Config, OptimConfig, Task, TaskData, fine_tune
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,7 @@ def collate(points: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.
 def task(config: Tiny) -> Task:
     return Task(
         model=lambda runtime: torch.nn.Linear(4, 1),
-        train=Points(211, 1),
-        evaluate=Points(53, 2),
+        data=TaskData(train=Points(211, 1), evaluate=Points(53, 2)),
         collate=collate,
         units=lambda batch: len(batch["labels"]),
         loss=lambda model, batch: F.mse_loss(model(batch["inputs"]).squeeze(-1), batch["labels"], reduction="sum"),

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.distributed.tensor import DTensor
 
-from toolkit import BatchConfig, Config, OptimConfig, Task
+from toolkit import BatchConfig, Config, OptimConfig, Task, TaskData
 from toolkit.distributed.runtime import Runtime
 from toolkit.evaluation import Evaluation
 from toolkit.loop import train
@@ -180,8 +180,7 @@ def work_task(name: str, samples: int = SAMPLES) -> Task:
     if name == "Llama":
         return Task(
             model=lambda runtime: llama(),
-            train=training,
-            evaluate=evaluation,
+            data=TaskData(train=training, evaluate=evaluation),
             collate=collate,
             units=lambda batch: int((batch["labels"][:, 1:] != IGNORED).sum()),
             loss=lambda model, batch: F.cross_entropy(
@@ -193,8 +192,7 @@ def work_task(name: str, samples: int = SAMPLES) -> Task:
         )
     return Task(
         model=lambda runtime: MODELS[name](),
-        train=training,
-        evaluate=evaluation,
+        data=TaskData(train=training, evaluate=evaluation),
         collate=collate,
         units=lambda batch: len(batch["labels"]),
         loss=lambda model, batch: F.cross_entropy(logits(model, batch), batch["labels"], reduction="sum"),

@@ -16,7 +16,7 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 
 from dataclasses import dataclass
 
-from toolkit import Config, Rates, Task, fine_tune
+from toolkit import Config, Rates, Task, TaskData, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.models.load import QUESTION_ANSWERER, load_model
 from toolkit.models.tiny import encoder
@@ -49,8 +49,13 @@ def task(config: Answer) -> Task:
         model=lambda context: load_model(
             config.model, QUESTION_ANSWERER, encoder, vocabulary=len(tokens), trained=config.evaluate.only
         ),
-        train=train,
-        evaluate=held_out,
+        data=TaskData(
+            train=train,
+            evaluate=held_out,
+            files=questions.files,
+            workers=data.workers,
+            summary={"model": config.model.name or "the embedded encoder, with new weights", **questions.summary},
+        ),
         collate=pad_windows(tokens),
         units=lambda batch: len(batch["labels"]),
         loss=span_loss,
@@ -60,9 +65,6 @@ def task(config: Answer) -> Task:
         show=show_answer(held_out),
         decode=tokens.decode,
         export=answering_folder(tokens, data, questions.missing),
-        files=questions.files,
-        workers=data.workers,
-        summary={"model": config.model.name or "the embedded encoder, with new weights", **questions.summary},
     )
 
 

@@ -15,7 +15,7 @@ Only what the assistant says carries loss. Settings come from the defaults below
 
 from dataclasses import dataclass
 
-from toolkit import Batch, Config, Rates, Task, fine_tune
+from toolkit import Batch, Config, Rates, Task, TaskData, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.losses import causal_logits, counted, summed_cross_entropy
 from toolkit.models.export import pretrained_folder
@@ -69,8 +69,18 @@ def task(config: Chat) -> Task:
     asked = bool(replies.asked)
     return Task(
         model=lambda runtime: chat_model(config.model, len(tokens), replies.stops, only),
-        train=prepared.train,
-        evaluate=replies.source,
+        data=TaskData(
+            train=prepared.train,
+            evaluate=replies.source,
+            files=chats.files,
+            workers=data.workers,
+            summary={
+                "model": config.model.name or "the embedded causal model, with new weights",
+                **chats.summary,
+                **prepared.summary,
+                **replies.summary,
+            },
+        ),
         collate=pad_conversations,
         units=lambda batch: counted(batch["labels"][:, 1:]),
         loss=loss,
@@ -83,14 +93,6 @@ def task(config: Chat) -> Task:
         show=replies.show if asked else None,
         decode=tokens.decode,
         export=pretrained_folder(tokens, None, "Chat", "text-generation", USAGE),
-        files=chats.files,
-        workers=data.workers,
-        summary={
-            "model": config.model.name or "the embedded causal model, with new weights",
-            **chats.summary,
-            **prepared.summary,
-            **replies.summary,
-        },
     )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from toolkit import Config, Task, fine_tune
+from toolkit import Config, Task, TaskData, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.losses import logits_of
 from toolkit.metrics import class_metrics, correlation, multilabel_f1, positive_class, regression_errors
@@ -90,8 +90,17 @@ def task(config: Classify) -> Task:
         model=lambda runtime: sequence_classifier(
             config.model, texts.labels, texts.kind, len(tokens), trained_head=only, padding=tokens.pad_token_id
         ),
-        train=train,
-        evaluate=held_out,
+        data=TaskData(
+            train=train,
+            evaluate=held_out,
+            files=texts.files,
+            workers=config.data.workers,
+            summary={
+                "model": config.model.name or "the embedded encoder, with new weights",
+                **texts.summary,
+                **(positive_class(texts.labels) if texts.kind == "single" else {}),
+            },
+        ),
         collate=pad_texts(tokens, texts.kind),
         units=lambda batch: batch["labels"].numel(),
         loss=lambda model, batch: kind.loss(logits_of(model, batch), batch["labels"]),
@@ -103,13 +112,6 @@ def task(config: Classify) -> Task:
         show=texts.show,
         decode=tokens.decode,
         export=pretrained_folder(tokens, config.data.longest, "Text classification", "text-classification"),
-        files=texts.files,
-        workers=config.data.workers,
-        summary={
-            "model": config.model.name or "the embedded encoder, with new weights",
-            **texts.summary,
-            **(positive_class(texts.labels) if texts.kind == "single" else {}),
-        },
     )
 
 

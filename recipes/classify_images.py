@@ -17,7 +17,7 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from dataclasses import dataclass
 from functools import partial
 
-from toolkit import Config, Task, fine_tune
+from toolkit import Config, Task, TaskData, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.config.schema import BatchConfig, Rates
 from toolkit.losses import logits_of, summed_cross_entropy
@@ -61,8 +61,18 @@ def task(config: ClassifyImages) -> Task:
         model=lambda runtime: load_model(
             config.model, IMAGE_CLASSIFIER, partial(image_classifier, size), settings=head, trained=only
         ),
-        train=train,
-        evaluate=held_out,
+        data=TaskData(
+            train=train,
+            evaluate=held_out,
+            files=images.files,
+            workers=config.data.workers,
+            summary={
+                "model": config.model.name or "the embedded ConvNeXt, with new weights",
+                **prepare.summary,
+                **images.summary,
+                **positive_class(images.labels),
+            },
+        ),
         transform=prepare.augmented,
         evaluate_transform=prepare.plain,
         collate=stack_images(config.model.dtype),
@@ -75,14 +85,6 @@ def task(config: ClassifyImages) -> Task:
         baseline=images.baseline,
         show=images.shown,
         export=confusion.exported(pretrained_folder(processor, None, "Image classification", "image-classification")),
-        files=images.files,
-        workers=config.data.workers,
-        summary={
-            "model": config.model.name or "the embedded ConvNeXt, with new weights",
-            **prepare.summary,
-            **images.summary,
-            **positive_class(images.labels),
-        },
     )
 
 

@@ -17,7 +17,7 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 
 from dataclasses import dataclass
 
-from toolkit import Batch, Config, Rates, Task, UserError, fine_tune
+from toolkit import Batch, Config, Rates, Task, TaskData, UserError, fine_tune
 from toolkit.metrics import correlation
 from toolkit.models.tokenizer import tokenizer
 from toolkit.task import GlobalBatchLoss
@@ -78,8 +78,17 @@ def task(config: Embed) -> Task:
 
     return Task(
         model=lambda runtime: embedding_model(config.model, len(tokens), only=config.evaluate.only),
-        train=train,
-        evaluate=held_out,
+        data=TaskData(
+            train=train,
+            evaluate=held_out,
+            files=texts.files,
+            workers=config.data.workers,
+            summary={
+                "model": config.model.name or "the embedded encoder, with new weights",
+                **texts.summary,
+                "pooling": pooling,
+            },
+        ),
         transform=partners.of_the_others if partners else None,
         evaluate_transform=partners.of_all if partners else None,
         collate=pad_sides(tokens),
@@ -93,13 +102,6 @@ def task(config: Embed) -> Task:
         show=search.show,
         decode=tokens.decode,
         export=embedding_folder(tokens, config.data.longest, pooling),
-        files=texts.files,
-        workers=config.data.workers,
-        summary={
-            "model": config.model.name or "the embedded encoder, with new weights",
-            **texts.summary,
-            "pooling": pooling,
-        },
     )
 
 

@@ -17,7 +17,7 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from dataclasses import dataclass
 from typing import Literal
 
-from toolkit import BatchConfig, Config, Rates, Task, fine_tune
+from toolkit import BatchConfig, Config, Rates, Task, TaskData, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.losses import causal_logits, counted, logits_of, summed_cross_entropy
 from toolkit.models.export import pretrained_folder
@@ -60,8 +60,17 @@ def task(config: Language) -> Task:
 
     return Task(
         model=lambda runtime: language_model(config.model, objective, len(tokens), trained=config.evaluate.only),
-        train=train,
-        evaluate=held_out,
+        data=TaskData(
+            train=train,
+            evaluate=held_out,
+            files=documents.files,
+            workers=config.data.workers,
+            summary={
+                "model": config.model.name or f"the embedded {objective} model, with new weights",
+                **documents.summary,
+                "blocks": f"{len(train):,} and {len(held_out):,} of {config.data.block} tokens, across documents",
+            },
+        ),
         transform=masking,
         evaluate_transform=masking,
         collate=pad_blocks(tokens),
@@ -78,13 +87,6 @@ def task(config: Language) -> Task:
         export=pretrained_folder(
             tokens, None, "Language model", "text-generation" if objective == "causal" else "fill-mask"
         ),
-        files=documents.files,
-        workers=config.data.workers,
-        summary={
-            "model": config.model.name or f"the embedded {objective} model, with new weights",
-            **documents.summary,
-            "blocks": f"{len(train):,} and {len(held_out):,} of {config.data.block} tokens, across documents",
-        },
     )
 
 

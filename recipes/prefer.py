@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit import Batch, Config, Rates, Task, fine_tune
+from toolkit import Batch, Config, Rates, Task, TaskData, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.losses import NOT_COUNTED
 from toolkit.models.tokenizer import tokenizer
@@ -97,8 +97,13 @@ def task(config: Prefer) -> Task:
 
     return Task(
         model=lambda context: policy_and_reference(config.model, dpo.reference, len(tokens), only),
-        train=train,
-        evaluate=held_out,
+        data=TaskData(
+            train=train,
+            evaluate=held_out,
+            files=pairs.files,
+            workers=config.data.workers,
+            summary={"model": config.model.name or "the embedded Llama, with new weights", **pairs.summary},
+        ),
         collate=pad_pairs(tokens),
         units=lambda batch: len(batch["input_ids"]) // 2,
         loss=lambda model, batch: dpo_loss(*rewards(model, batch, dpo.beta), dpo),
@@ -110,9 +115,6 @@ def task(config: Prefer) -> Task:
         show=show,
         decode=tokens.decode,
         export=export_policy(tokens, config.model, dpo.reference, config.seed),
-        files=pairs.files,
-        workers=config.data.workers,
-        summary={"model": config.model.name or "the embedded Llama, with new weights", **pairs.summary},
     )
 
 

@@ -17,7 +17,7 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from dataclasses import dataclass, replace
 from functools import partial
 
-from toolkit import Batch, Config, Task, fine_tune
+from toolkit import Batch, Config, Task, TaskData, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.losses import NOT_COUNTED, counted, logits_of, summed_cross_entropy
 from toolkit.models.export import pretrained_folder
@@ -70,8 +70,13 @@ def task(config: Tag) -> Task:
             settings=labels_of_head(sentences.labels),
             trained=only,
         ),
-        train=train,
-        evaluate=held_out,
+        data=TaskData(
+            train=train,
+            evaluate=held_out,
+            files=sentences.files,
+            workers=config.data.workers,
+            summary={"model": config.model.name or "the embedded encoder, with new weights", **sentences.summary},
+        ),
         collate=pad_words(tokens),
         units=lambda batch: counted(batch["labels"]),
         loss=loss,
@@ -81,9 +86,6 @@ def task(config: Tag) -> Task:
         show=sentences.show,
         decode=tokens.decode,
         export=pretrained_folder(tokens, None, "Token classification", "token-classification"),
-        files=sentences.files,
-        workers=config.data.workers,
-        summary={"model": config.model.name or "the embedded encoder, with new weights", **sentences.summary},
     )
 
 

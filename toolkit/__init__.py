@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from toolkit.errors import UserError
     from toolkit.run import fine_tune
-    from toolkit.task import Batch, Source, Task
+    from toolkit.task import Batch, Source, Task, TaskData
 
 prepare_environment()
 
@@ -35,6 +35,7 @@ HOMES = {
     "Rates": "toolkit.config.schema",
     "Source": "toolkit.task",
     "Task": "toolkit.task",
+    "TaskData": "toolkit.task",
     "TimeoutConfig": "toolkit.config.schema",
     "UserError": "toolkit.errors",
     "fine_tune": "toolkit.run",
@@ -50,6 +51,7 @@ __all__ = [
     "Rates",
     "Source",
     "Task",
+    "TaskData",
     "TimeoutConfig",
     "UserError",
     "fine_tune",

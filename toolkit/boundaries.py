@@ -16,7 +16,7 @@ from toolkit.train_state import Training, state_of
 def evaluation_is_due(done: int, training: Training) -> bool:
     """Return whether an evaluation follows so many steps."""
     every = training.config.evaluate.every or training.steps_per_epoch
-    return training.task.evaluate is not None and (done % every == 0 or done == training.total_steps)
+    return training.task.data.evaluate is not None and (done % every == 0 or done == training.total_steps)
 
 
 def checkpoint_is_due(done: int, training: Training) -> bool:
@@ -68,7 +68,7 @@ def conclude(training: Training, progress: Progress, done: int, known: Evaluatio
 
 def evaluate_again(training: Training, progress: Progress) -> Evaluation:
     """Evaluate where no step is left and the row of the last one has its metrics: only the result still needs them."""
-    if training.task.evaluate is None:
+    if training.task.data.evaluate is None:
         return Evaluation({})
     evaluation = evaluate(
         training.task, training.config, training.runtime, training.model, last=True, display=progress.display

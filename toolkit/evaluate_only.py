@@ -45,7 +45,7 @@ def evaluate_only(
         )
     alone = without_training_data(chosen)
     task = runtime.together(lambda: built(build_task, alone, is_alone=alone is not chosen))
-    if task.evaluate is None:
+    if task.data.evaluate is None:
         raise SharedUserError("evaluate.only has nothing to evaluate on: the task has no evaluation data")
     if alone is not chosen:
         # What a trivial model would predict is learned from training data.
@@ -122,9 +122,14 @@ def data_of(config: Any, task: Task) -> dict[str, Any]:
         told = f"the evaluation data of {named['name'] or named['train']} (a split of it, or rows that are held out)"
     else:
         told = "the embedded evaluation data"
-    assert task.evaluate is not None
-    files = {str(path.resolve()): digest_of_file(path) for path in task.files if path.is_file()}
-    return {"samples": len(task.evaluate), "digest": digests_of_data(task)["evaluate"], "sha256": files, "told": told}
+    assert task.data.evaluate is not None
+    files = {str(path.resolve()): digest_of_file(path) for path in task.data.files if path.is_file()}
+    return {
+        "samples": len(task.data.evaluate),
+        "digest": digests_of_data(task)["evaluate"],
+        "sha256": files,
+        "told": told,
+    }
 
 
 def known_baseline(weights: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, float]:

@@ -133,8 +133,8 @@ def evaluate(
     Raises:
         RuntimeError: the samples that came in are not each sample once; a defect.
     """
-    assert task.evaluate is not None
-    source, size = task.evaluate, config.batch.evaluated * runtime.data_parallel_size
+    assert task.data.evaluate is not None
+    source, size = task.data.evaluate, config.batch.evaluated * runtime.data_parallel_size
     order = LongestFirst(source, size, most)
     sampler = MicroBatchSampler(order, source, runtime.data_parallel_size, order.steps_per_epoch)
     # The same sharding as `Accelerator.prepare`, which would also keep every loader of every evaluation.

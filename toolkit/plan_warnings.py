@@ -31,7 +31,7 @@ HIGHER_IS_BETTER = re.compile(
 
 def warnings_of(training: Training) -> list[str]:
     """Return what looks like a mistake before the first step, a sentence each."""
-    config, samples = training.config, len(training.task.train)
+    config, samples = training.config, len(training.task.data.train)
     warmup, found = warmup_steps(config.optim, training.total_steps), []
     if config.batch.size > samples:
         found.append(
@@ -46,9 +46,9 @@ def warnings_of(training: Training) -> list[str]:
     if unusual := unusual_rate(config.optim.rate, trained(config), config.optim.name):
         found.append(unusual)
     cores, local = usable_cores(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if training.task.workers * local > cores:
+    if training.task.data.workers * local > cores:
         found.append(
-            f"data.workers is {training.task.workers}, and {local} process(es) with so many each share {cores} usable "
+            f"data.workers is {training.task.data.workers}, and {local} process(es) with so many each share {cores} usable "
             f"core(s) of this machine, so that they wait for each other; give {cores // local}"
         )
     if training.runtime.device.type == "cpu" and local * training.runtime.threads > cores:

@@ -87,11 +87,11 @@ def prepare(
     digests = runtime.together(lambda: digests_of_data(task) if reads else {})
     compare_data(runtime.gather_all, task, digests)
     runtime.together(lambda: check_fit(task, config, runtime))
-    order = ShuffledOrder(len(task.train), config.batch.size, config.seed)
-    total = total_steps(config, len(task.train))
+    order = ShuffledOrder(len(task.data.train), config.batch.size, config.seed)
+    total = total_steps(config, len(task.data.train))
     sampler = MicroBatchSampler(
         order,
-        task.train,
+        task.data.train,
         runtime.data_parallel_size,
         total,
         first=first_step,
@@ -108,7 +108,7 @@ def prepare(
     mine = islice(sampler, runtime.data_parallel_rank, None, runtime.data_parallel_size)
     plans = list(takewhile(lambda plan: plan.step == first_step, mine))
     if plans:  # none where all steps were done before this start
-        batches = MicroBatches(task.train, task, config.seed, order.steps_per_epoch)
+        batches = MicroBatches(task.data.train, task, config.seed, order.steps_per_epoch)
         if found := parameters_to_freeze(task, runtime, built.model, batches, plans, begins=first_step == 0):
             # Begun again, as if that had been known: distributed data parallel counts the gradients that it waits for
             # when it wraps a model, and the digest of frozen weights needs them whole. The first model goes before.
@@ -272,7 +272,7 @@ def check_fit(task: Task, config: Config, runtime: Runtime) -> None:
     """
     problems = []
     size, processes = config.batch.size, runtime.data_parallel_size
-    if len(task.train) == 0:
+    if len(task.data.train) == 0:
         problems.append("there is no training sample")
     if processes > size:
         apart = "" if runtime.strategy.tensor == 1 else f" in {processes} groups that see different samples"
@@ -296,13 +296,15 @@ def plan(training: Training) -> dict[str, str]:
     task, config, runtime = training.task, training.config, training.runtime
     size, processes = config.batch.size, runtime.data_parallel_size
     fewest = accumulation(size, processes, config.batch.micro)
-    by_length = config.batch.balance and task.train.lengths(np.zeros(1, dtype=np.int64)) is not None
+    by_length = config.batch.balance and task.data.train.lengths(np.zeros(1, dtype=np.int64)) is not None
     parameters = list(training.model.parameters())
     trainable = sum(p.numel() for p in parameters if p.requires_grad)
     optim = config.optim
-    held_out = f", {len(task.evaluate):,} for evaluation" if task.evaluate is not None else ", none for evaluation"
-    summary = dict(task.summary)
-    summary["samples"] = f"{len(task.train):,} for training{held_out}"
+    held_out = (
+        f", {len(task.data.evaluate):,} for evaluation" if task.data.evaluate is not None else ", none for evaluation"
+    )
+    summary = {**task.summary, **task.data.summary}
+    summary["samples"] = f"{len(task.data.train):,} for training{held_out}"
     group = "process(es)" if runtime.strategy.tensor == 1 else f"group(s) of {runtime.strategy.tensor} processes"
     summary["global batch"] = (
         f"{size} = {processes} {group} x {fewest} micro-batch(es) of about {amount(size / processes / fewest)}"
@@ -314,7 +316,7 @@ def plan(training: Training) -> dict[str, str]:
     summary["steps"] = (
         f"{training.total_steps:,} ({epochs} epochs of {training.steps_per_epoch:,}), "
         f"evaluation every {config.evaluate.every or training.steps_per_epoch:,}"
-        + (f", {config.batch.evaluated:,} samples at once in each process" if task.evaluate is not None else "")
+        + (f", {config.batch.evaluated:,} samples at once in each process" if task.data.evaluate is not None else "")
     )
     if training.first_step:
         summary["steps"] += (
@@ -340,8 +342,8 @@ def plan(training: Training) -> dict[str, str]:
         if runtime.device.type == "cpu" or runtime.strategy.offloaded or config.threads is not None
         else ""
     )
-    if task.workers:
-        summary["workers"] = f"{task.workers} per process fetch and collate"
+    if task.data.workers:
+        summary["workers"] = f"{task.data.workers} per process fetch and collate"
     if runtime.size > 1 or runtime.strategy.is_sharded:
         summary["strategy"] = runtime.strategy.description
     if runtime.strategy.sharded:

@@ -68,7 +68,7 @@ def try_evaluation(task: Task, config: Config, runtime: Runtime, model: torch.nn
     Raises:
         UserError: it failed, or `checkpoint.best` names a metric that there is not.
     """
-    if task.evaluate is None:
+    if task.data.evaluate is None:
         return None
     with told_if_it_fails("to evaluate the model"):
         found = evaluate(task, config, runtime, model, last=True, most=SAMPLES * runtime.data_parallel_size)
@@ -172,7 +172,7 @@ def results_for_export(
         "metrics": metrics,
         "baseline": baseline,
         "steps": steps,
-        "summary": task.summary,
+        "summary": {**task.summary, **task.data.summary},
         "details": details or {},
         "command": shlex.join(["python", *sys.argv]),
     }

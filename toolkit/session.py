@@ -92,7 +92,7 @@ class Session:
         folder, runtime = self.folder, self.runtime
         runtime.phase("reading data", patient=True)
         task = runtime.together(lambda: build_task(config))
-        total = total_steps(config, len(task.train))
+        total = total_steps(config, len(task.data.train))
         if finished := runtime.on_main(lambda: nothing_to_do(folder, config, task)):
             console.print(f"{self.recipe}: this run is finished, on the same data; nothing was trained again")
             tell(finished, console)
@@ -212,10 +212,10 @@ class Session:
             recipe=self.recipe,
             data=training.data,
             samples={
-                "train": len(training.task.train),
-                "evaluate": len(training.task.evaluate) if training.task.evaluate else 0,
+                "train": len(training.task.data.train),
+                "evaluate": len(training.task.data.evaluate) if training.task.data.evaluate else 0,
             },
-            files=previous.get("files") or digests_of_files(training.task.files),
+            files=previous.get("files") or digests_of_files(training.task.data.files),
             total_steps=training.total_steps,
             # The same command again goes on from the newest checkpoint, not from what it names.
             resumed_from=start.named or previous.get("resumed_from"),
@@ -238,8 +238,8 @@ class Session:
         # The newest, the best, and the one that is being written; short runs have fewer.
         most = min(max(1, config.keep) + 2, -(-training.total_steps // every))
         found = [check_space(self.folder.path, training.saved_bytes, state_bytes(training), most)]
-        if task.evaluate is not None:
-            overlap = overlap_of(task.train, task.evaluate)
+        if task.data.evaluate is not None:
+            overlap = overlap_of(task.data.train, task.data.evaluate)
             found.append(str(overlap) if overlap.share >= OVERLAP_TOLD else None)
         return [warning for warning in found if warning]
 
@@ -301,8 +301,8 @@ class Session:
         assert isinstance(progress.saver, Saver)
         progress.saver.retire(progress.saver.best)
         task, weights = training.task, weights_of_training(progress.steps, progress.saver.previous)
-        if task.evaluate is not None and evaluation_of(self.folder.path, weights) is None:
-            data = {"samples": len(task.evaluate), "digest": training.data.get("evaluate")}
+        if task.data.evaluate is not None and evaluation_of(self.folder.path, weights) is None:
+            data = {"samples": len(task.data.evaluate), "digest": training.data.get("evaluate")}
             write_evaluation(self.folder.path, evaluation, weights, data)
         if task.export is not None and trained is not None:
             export, config = task.export, training.config

@@ -82,22 +82,36 @@ class GlobalBatchLoss:
 
 
 @dataclass(frozen=True)
+class TaskData:
+    """The data of a task: what it is trained on, what it is evaluated on, and where both come from."""
+
+    train: Source
+    """The training samples."""
+    evaluate: Source | None = None
+    """The samples for evaluation, if there are any."""
+    files: Sequence[Path] = ()
+    """The files that the data was read from, if any: `toolkit verify` tells whether they are still what they were."""
+    workers: int = 0
+    """Processes that fetch and collate ahead of the training; 0 does it in the training process."""
+    summary: Mapping[str, str] = field(default_factory=dict)
+    """What the plan shows of it, line by line: a name and a text."""
+
+
+@dataclass(frozen=True)
 class Task:
     """Everything that the loop asks of a recipe."""
 
     model: Callable[[ModelContext], torch.nn.Module]
     """Returns the module to train. It is called with the random generators seeded alike in every process. What a module
     says in a mapping `plan_remarks`, a name and a text each, is shown in the plan."""
-    train: Source
-    """The training samples."""
+    data: TaskData
+    """What it is trained and evaluated on."""
     collate: Callable[[list[Any]], Batch]
     """Makes one batch of host tensors from samples; pads to the longest of them."""
     units: Callable[[Batch], int]
     """Counts what the loss is averaged over (labelled tokens, samples, pairs), from the batch alone, on the host."""
     loss: Callable[[torch.nn.Module, Batch], torch.Tensor] | GlobalBatchLoss
     """Returns the loss **summed** over the units of a batch, a scalar; never a mean, which would depend on the cut."""
-    evaluate: Source | None = None
-    """The samples for evaluation, if there are any."""
     transform: Callable[[Any, np.random.Generator], Any] | None = None
     """Returns a training sample with what is random about it: augmentation, masking. The generator depends on (seed, epoch,
     sample id) alone, so the sample comes out the same on any topology and after any resume."""
@@ -130,9 +144,5 @@ class Task:
     """Returns the text of the ids of some tokens, so that notebooks can show a batch; None where samples are no tokens."""
     export: Callable[[torch.nn.Module, Path, Mapping[str, Any]], None] | None = None
     """Writes the trained module into a folder, which does not exist yet; the mapping holds the results, for a model card."""
-    files: Sequence[Path] = ()
-    """The files that the data was read from, if any: `toolkit verify` tells whether they are still what they were."""
-    workers: int = 0
-    """Processes that fetch and collate ahead of the training; 0 does it in the training process."""
     summary: Mapping[str, str] = field(default_factory=dict)
-    """What the plan shows of data and model, line by line: a name and a text."""
+    """What the plan shows beside the data, such as the model, line by line: a name and a text."""

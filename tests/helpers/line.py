@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from toolkit import BatchConfig, Config, OptimConfig, Task, fine_tune
+from toolkit import BatchConfig, Config, OptimConfig, Task, TaskData, fine_tune
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,12 @@ def squares(model: torch.nn.Module, batch: Any) -> torch.Tensor:
 
 
 def task(**changes: Any) -> Task:
+    of_data = {
+        name: changes.pop(name) for name in ("train", "evaluate", "files", "workers", "summary") if name in changes
+    }
     usual: dict[str, Any] = {
         "model": lambda runtime: torch.nn.Linear(1, 1),
-        "train": Points(),
+        "data": TaskData(**{"train": Points(), **of_data}),
         "collate": collate,
         "units": lambda batch: len(batch["y"]),
         "loss": lambda model, batch: squares(model, batch).sum(),

@@ -25,6 +25,7 @@ from toolkit import (
     EvaluateConfig,
     OptimConfig,
     Task,
+    TaskData,
     UserError,
     fine_tune,
 )
@@ -169,14 +170,12 @@ def task(config: Slow) -> Task:
 
     return Task(
         model=model,
-        train=TroubledSequences(place),
-        evaluate=Sequences(12, 10_000),
+        data=TaskData(train=TroubledSequences(place), evaluate=Sequences(12, 10_000), workers=config.data.workers),
         collate=collate,
         units=lambda batch: len(batch["labels"]),
         loss=loss,
         metrics=[lambda cache_dir: SlowMetric(place)],
         export=export,
-        workers=config.data.workers,
     )
 
 

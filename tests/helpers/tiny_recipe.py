@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from toolkit import Batch, BatchConfig, Config, OptimConfig, Task, UserError, fine_tune
+from toolkit import Batch, BatchConfig, Config, OptimConfig, Task, TaskData, UserError, fine_tune
 from toolkit.data.cache import digest_of
 from toolkit.metrics import accuracy
 
@@ -174,8 +174,11 @@ def task(config: Tiny) -> Task:
 
     return Task(
         model=lambda runtime: Spare(flaw) if flaw == "spare" else Network(flaw),
-        train=Sequences(config.data.samples, 0, config.data.unlabelled_below),
-        evaluate=Sequences(config.data.held_out, 10_000) if config.data.held_out else None,
+        data=TaskData(
+            train=Sequences(config.data.samples, 0, config.data.unlabelled_below),
+            evaluate=Sequences(config.data.held_out, 10_000) if config.data.held_out else None,
+            workers=config.data.workers,
+        ),
         collate=collate,
         units=lambda batch: int((batch["labels"] != -100).sum()),
         loss=loss,
@@ -183,7 +186,6 @@ def task(config: Tiny) -> Task:
         metrics=[no_metric if flaw == "metric" else accuracy],
         baseline=1,
         export=export,
-        workers=config.data.workers,
     )
 
 

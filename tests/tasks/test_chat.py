@@ -155,7 +155,7 @@ def test_the_loss_is_the_sum_over_these_tokens(chat: ModuleType, llama: Path, tm
     train = write_rows(tmp_path / "rows.jsonl", conversations(12, 5))
     config = chat.Chat(model=ModelConfig(name=str(llama), dtype="float64"), data=Conversations(train=str(train)))
     made = chat.task(config)
-    samples = made.train.fetch(range(len(made.train)))
+    samples = made.data.train.fetch(range(len(made.data.train)))
     batch = made.collate(samples)
     model = AutoModelForCausalLM.from_pretrained(llama, dtype=torch.float64)
     expected, count = torch.zeros((), dtype=torch.float64), 0
@@ -299,11 +299,11 @@ def test_long_conversations_are_refused_or_cut_and_counted(
         model=ModelConfig(name=str(llama)), data=Conversations(train=str(train), eval=str(held_out), max_length=60)
     )
     made = chat.task(config)
-    assert "4 of 7 conversations cut to 60, and 2 left out of which no reply is left" in made.summary["lengths"]
-    assert (len(made.train), len(made.evaluate)) == (3, 2)
-    assert made.train.lengths([0, 1, 2]).max() == 60
+    assert "4 of 7 conversations cut to 60, and 2 left out of which no reply is left" in made.data.summary["lengths"]
+    assert (len(made.data.train), len(made.data.evaluate)) == (3, 2)
+    assert made.data.train.lengths([0, 1, 2]).max() == 60
     # The one that was cut is not asked for a reply: there is no whole one to compare with.
-    assert [sample["asked"] for sample in made.evaluate.fetch([0, 1])] == [True, False]
+    assert [sample["asked"] for sample in made.data.evaluate.fetch([0, 1])] == [True, False]
 
 
 def test_a_vocabulary_that_does_not_fit(run: Any, tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_replies_are_the_same_at_any_batch_size_and_those_of_the_pipeline(
     )
     made = chat.task(config)
     asked = pipeline("text-generation", str(model), dtype=torch.float64)
-    samples = made.evaluate.fetch(range(len(made.evaluate)))
+    samples = made.data.evaluate.fetch(range(len(made.data.evaluate)))
     singly = [made.predict(asked.model, made.collate([sample]))[0] for sample in samples]
     assert made.predict(asked.model, made.collate(samples)) == singly
     assert len(set(singly)) > 2

@@ -90,7 +90,7 @@ def test_one_text_from_a_csv_and_the_pipeline_answers_alike(classify: ModuleType
     wanted = [texts.labels[texts.evaluate.labels.target(row)] for row in range(len(asked))]
     right = sum(answer["label"] == want for answer, want in zip(answers(list(asked)), wanted, strict=True))
     assert right / len(asked) == record["metrics"]["accuracy"]
-    assert len(task.evaluate) == len(asked)
+    assert len(task.data.evaluate) == len(asked)
 
 
 def test_a_saved_model_is_evaluated_and_nothing_else(

@@ -338,9 +338,9 @@ def test_the_saved_model_answers_alike_in_the_pipeline(trained: Outcome) -> None
 
     # Not only the label: the logits, of an image that has to be resized and cut.
     task = recipe.task(recipe.ClassifyImages(data=LabelledImages(name=str(trained.folder.parent / "data"), size=8)))
-    assert task.evaluate is not None
+    assert task.data.evaluate is not None
     assert task.evaluate_transform is not None
-    sample = task.evaluate.fetch([0])[0]
+    sample = task.data.evaluate.fetch([0])[0]
     batch = task.collate([task.evaluate_transform(sample, np.random.default_rng(0))])
     with torch.no_grad():
         scores = classify.model(pixel_values=batch["pixel_values"]).logits.softmax(-1)[0]

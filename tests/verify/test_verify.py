@@ -38,7 +38,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (parent / "table.csv").write_text("".join(f"{number},{number % 3}\n" for number in range(45)))
 
     def with_file(config: Tiny) -> Any:
-        return replace(task(config), files=[parent / "table.csv"])
+        made = task(config)
+        return replace(made, data=replace(made.data, files=[parent / "table.csv"]))
 
     return run_here(Tiny, with_file, ARGUMENTS, parent / "run").done().folder
 
@@ -566,7 +567,7 @@ def test_the_data_is_read_again_with_the_recipe(finished: Path) -> None:
 RECIPE = """
 from dataclasses import dataclass
 from beside import SAMPLES, Source
-from toolkit import Config, Task, UserError, fine_tune
+from toolkit import Config, Task, TaskData, UserError, fine_tune
 
 @dataclass(frozen=True)
 class Base(Config):
@@ -580,7 +581,7 @@ def task(config: Chosen) -> Task:
     import beside
     if config.mood == "bad":
         raise ZeroDivisionError("a defect")
-    return Task(model=None, train=Source(), collate=None, units=None, loss=None)
+    return Task(model=None, data=TaskData(Source()), collate=None, units=None, loss=None)
 
 if __name__ == "__main__":
     raise SystemExit("started")

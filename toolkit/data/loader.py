@@ -137,9 +137,9 @@ def build_loader(
         Fetched(MicroBatches(sampler.source, task, seed, steps_per_epoch)),
         batch_sampler=sampler,  # type: ignore[arg-type]  # a MicroBatch stands where torch expects a list of indices
         collate_fn=as_it_is,
-        num_workers=task.workers,
+        num_workers=task.data.workers,
         pin_memory=pinned,
-        worker_init_fn=leave_signals_to_the_run if task.workers else None,
+        worker_init_fn=leave_signals_to_the_run if task.data.workers else None,
         # The loader draws a seed for its workers; from a generator of its own, so that the global one is left alone.
         generator=torch.Generator(),
     )

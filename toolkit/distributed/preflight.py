@@ -85,7 +85,7 @@ def start_facts(config: Config, on_cpu: bool) -> Facts:
 
 def digests_of_data(task: Task) -> dict[str, str | None]:
     """Return the digests of the training and the evaluation data."""
-    return {"train": task.train.digest(), "evaluate": task.evaluate.digest() if task.evaluate else None}
+    return {"train": task.data.train.digest(), "evaluate": task.data.evaluate.digest() if task.data.evaluate else None}
 
 
 def compare_data(exchange: Exchange, task: Task, digests: Mapping[str, str | None]) -> None:
@@ -94,8 +94,8 @@ def compare_data(exchange: Exchange, task: Task, digests: Mapping[str, str | Non
     Raises:
         SharedUserError: they differ.
     """
-    evaluated = len(task.evaluate) if task.evaluate is not None else 0
-    sizes = {"training": len(task.train), "evaluation": evaluated}
+    evaluated = len(task.data.evaluate) if task.data.evaluate is not None else 0
+    sizes = {"training": len(task.data.train), "evaluation": evaluated}
     compare(exchange, {f"the number of {name} samples": (size, DATA) for name, size in sizes.items()})
     used = {"train": "training", "evaluate": "evaluation"}
     compare(exchange, {f"the content of the {used[name]} data": (digest, DATA) for name, digest in digests.items()})

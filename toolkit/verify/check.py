@@ -170,7 +170,7 @@ def check_recipe(
     try:
         config = parse(config_class, "", ["--config", str(folder.config_file)])
         built = task(config)
-        sources = {"train": built.train, "evaluate": built.evaluate}
+        sources = {"train": built.data.train, "evaluate": built.data.evaluate}
         found = {name: None if source is None else (source.digest(), len(source)) for name, source in sources.items()}
     except UserError as error:
         return CheckResult(what, problems=error.problems)

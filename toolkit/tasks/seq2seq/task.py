@@ -13,7 +13,7 @@ from toolkit.models.export import pretrained_folder
 from toolkit.models.lora import has_adapters
 from toolkit.models.tokenizer import SEQ2SEQ, tokenizer
 from toolkit.sample_scores import reference_losses
-from toolkit.task import Postprocessed, Task
+from toolkit.task import Postprocessed, Task, TaskData
 from toolkit.tasks.seq2seq.data import Pairs, TextPairs
 from toolkit.tasks.seq2seq.generation import GenerateConfig, generated_texts
 from toolkit.tasks.seq2seq.models import (
@@ -105,8 +105,13 @@ def seq2seq_task(config: Seq2SeqConfig, data: TextPairs, corpus: Callable[[], "S
         model=lambda runtime: seq2seq_model(
             config.model, config.generate, len(tokens), longest, trained=config.evaluate.only
         ),
-        train=train,
-        evaluate=evaluate,
+        data=TaskData(
+            train=train,
+            evaluate=evaluate,
+            files=pairs.files,
+            workers=data.workers,
+            summary={"model": config.model.name or "the embedded encoder-decoder, with new weights", **pairs.summary},
+        ),
         collate=pad_pairs(tokens),
         units=target_tokens,
         loss=target_loss,
@@ -117,9 +122,6 @@ def seq2seq_task(config: Seq2SeqConfig, data: TextPairs, corpus: Callable[[], "S
         show=show,
         decode=tokens.decode,
         export=export(tokens, data, purpose),
-        files=pairs.files,
-        workers=data.workers,
-        summary={"model": config.model.name or "the embedded encoder-decoder, with new weights", **pairs.summary},
     )
 
 
