@@ -15,7 +15,7 @@ ORDER = """
     run training_run session saved_run evaluate_only evaluation_file plan_warnings overlap
     loop boundaries
     prepare first_batch loss_rule rehearsal
-    evaluation scoring lockstep
+    evaluation scoring synchronised_generation
     grad_cache
     train_state progress rows
     tasks

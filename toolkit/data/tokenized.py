@@ -12,7 +12,6 @@ import numpy as np
 
 from toolkit.data.cache import digest_of, once_per_machine
 from toolkit.data.labels import Array, Labels
-from toolkit.errors import UserError
 
 if TYPE_CHECKING:
     import torch
@@ -122,57 +121,22 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 
 def pad_texts(tokenizer: Any, kind: str) -> Callable[[list[dict[str, Any]]], "dict[str, torch.Tensor]"]:
-    """Return a collate function: samples of a `TokenizedTexts` to tensors of shape (samples, longest of them).
+    """Return a collate function: samples of a `TokenizedTexts` to tensors, padded on the tokenizer's side.
 
-    It pads on the tokenizer's side and adds "attention_mask" and "labels": int64 (samples), float32 (samples, labels)
-    for kind multi, float32 (samples) for regression. Raises UserError if the tokenizer has no padding token.
+    Beside what `pad` makes there is "labels": int64 (samples), float32 (samples, labels) for kind multi, float32 (samples) for
+    regression. Raises UserError if the tokenizer has no padding token.
     """
     import torch
 
-    from toolkit.attention_masks import note_padding
+    from toolkit.data.collate import fillers_of, pad
 
-    fillers = {
-        "input_ids": padding_token(tokenizer, "texts"),
-        "token_type_ids": getattr(tokenizer, "pad_token_type_id", 0),
-    }
-    from_left = tokenizer.padding_side == "left"
-    label_type = torch.int64 if kind == "single" else torch.float32
+    fillers, label_type = fillers_of(tokenizer, "texts"), torch.int64 if kind == "single" else torch.float32
 
     def collate(samples: list[dict[str, Any]]) -> "dict[str, torch.Tensor]":
-        counts = [len(sample["input_ids"]) for sample in samples]
-        longest = max(counts)
-        places = [slice(longest - count, longest) if from_left else slice(0, count) for count in counts]
-        shape = (len(samples), longest)
-        batch: dict[str, torch.Tensor] = {}
-        for name in samples[0]:
-            if name == "label":
-                continue
-            matrix = np.full(shape, fillers.get(name, 0), dtype=np.int64)
-            for row, place, sample in zip(matrix, places, samples, strict=True):
-                row[place] = sample[name]
-            batch[name] = torch.from_numpy(matrix)
-        mask = np.zeros(shape, dtype=np.int64)
-        for row, place in zip(mask, places, strict=True):
-            row[place] = 1
-        batch |= {"attention_mask": torch.from_numpy(mask), **note_padding(counts)}
-        batch["labels"] = torch.tensor([sample["label"] for sample in samples], dtype=label_type)
-        return batch
+        labels = torch.tensor([sample["label"] for sample in samples], dtype=label_type)
+        return {**pad(samples, fillers, tokenizer.padding_side), "labels": labels}
 
     return collate
-
-
-def padding_token(tokenizer: Any, what: str) -> int:
-    """Return the id of the token that `what` of different length are padded with, such as texts.
-
-    Raises:
-        UserError: the tokenizer has none.
-    """
-    if tokenizer.pad_token_id is None:
-        raise UserError(
-            f"the tokenizer ({type(tokenizer).__name__}) has no padding token, so {what} of different length cannot "
-            "stand in one batch; give the model a tokenizer with a pad_token"
-        )
-    return int(tokenizer.pad_token_id)
 
 
 def _batches(texts: Any, tokenizer: Any, max_length: int | None) -> Iterator[tuple[dict[str, list[list[int]]], Array]]:

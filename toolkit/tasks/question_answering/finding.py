@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from toolkit.attention_masks import note_padding
+from toolkit.data.collate import padding_token
 from toolkit.data.labels import Array
-from toolkit.data.tokenized import padding_token
 from toolkit.task import Postprocessed
 from toolkit.tasks.question_answering.windows import QuestionWindows
 

@@ -7,9 +7,10 @@ import numpy as np
 
 from toolkit.attention_masks import note_padding
 from toolkit.data.cache import digest_of
+from toolkit.data.collate import padding_token
 from toolkit.data.labels import Array
 from toolkit.data.texts import cut_problems, length_fact, length_problems
-from toolkit.data.tokenized import WrittenTokens, padding_token, text_digest, tokenize
+from toolkit.data.tokenized import WrittenTokens, text_digest, tokenize
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 from toolkit.tasks.seq2seq.data import Pairs, TextPairs

@@ -14,8 +14,9 @@ import numpy as np
 
 from toolkit.attention_masks import note_padding
 from toolkit.data.cache import digest_of, once_per_machine
+from toolkit.data.collate import padding_token
 from toolkit.data.labels import Array
-from toolkit.data.tokenized import ROWS_AT_ONCE, padding_token, settings_kept, tokenizer_digest, write_tokens
+from toolkit.data.tokenized import ROWS_AT_ONCE, settings_kept, tokenizer_digest, write_tokens
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 from toolkit.tasks.token_classification.reading import TaggedRows
