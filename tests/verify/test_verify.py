@@ -593,7 +593,7 @@ def test_a_recipe_is_loaded_with_what_lies_beside_it_and_does_not_start(tmp_path
     (tmp_path / "mine.py").write_text(RECIPE)
     config_class, build = load_recipe(tmp_path / "mine.py")
     assert config_class.__name__ == "Chosen"
-    assert len(build(config_class()).train) == 3
+    assert len(build(config_class()).data.train) == 3
     with pytest.raises(ZeroDivisionError):
         build(replace(config_class(), mood="bad"))
 
