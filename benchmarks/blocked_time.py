@@ -24,7 +24,7 @@ from machine import machine, table
 from toolkit import BatchConfig, Config, Task, TaskData
 from toolkit.boundaries import save
 from toolkit.checkpoint.writer import Saver
-from toolkit.distributed.runtime import start_runtime
+from toolkit.distributed.start import start_runtime
 from toolkit.loop import global_batches, take_step
 from toolkit.output.ledger import Ledger
 from toolkit.output.run_folder import RunFolder

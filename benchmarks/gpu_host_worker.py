@@ -21,7 +21,8 @@ from toolkit.checkpoint.load import content_of
 from toolkit.checkpoint.writer import Saver
 from toolkit.config.schema import CheckpointConfig
 from toolkit.distributed.counts import count_micro_batches
-from toolkit.distributed.runtime import Runtime, start_runtime
+from toolkit.distributed.runtime import Runtime
+from toolkit.distributed.start import start_runtime
 from toolkit.errors import USER_CAN_FIX, UserError
 from toolkit.loop import global_batches, take_step
 from toolkit.output.ledger import Ledger, read_ledger

@@ -18,7 +18,8 @@ import torch
 from toolkit import BatchConfig, Config, OptimConfig, Task, TaskData
 from toolkit.checkpoint.sharded import whole_weights
 from toolkit.distributed.counts import Counts, count_micro_batches
-from toolkit.distributed.runtime import Runtime, start_runtime
+from toolkit.distributed.runtime import Runtime
+from toolkit.distributed.start import start_runtime
 from toolkit.errors import USER_CAN_FIX, UserError
 from toolkit.loop import global_batches, take_step
 from toolkit.losses import NOT_COUNTED, causal_logits, counted, summed_cross_entropy

@@ -18,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from toolkit import BatchConfig, Config
 from toolkit.data.loader import LoadedMicroBatch
 from toolkit.distributed.counts import count_micro_batches
-from toolkit.distributed.runtime import Runtime, start_runtime
+from toolkit.distributed.runtime import Runtime
+from toolkit.distributed.start import start_runtime
 from toolkit.loop import global_batches, take_step
 from toolkit.prepare import prepare
 from toolkit.train_state import Training

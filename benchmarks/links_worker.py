@@ -13,7 +13,8 @@ import torch.nn.functional as F
 
 from toolkit import BatchConfig, Config, Task, TaskData
 from toolkit.distributed.counts import count_micro_batches
-from toolkit.distributed.runtime import Runtime, start_runtime
+from toolkit.distributed.runtime import Runtime
+from toolkit.distributed.start import start_runtime
 from toolkit.loop import global_batches, take_step
 from toolkit.prepare import prepare
 

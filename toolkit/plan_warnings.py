@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 
 from toolkit.config.learning_rates import trained, unusual_rate
-from toolkit.distributed.runtime import usable_cores
+from toolkit.distributed.start import usable_cores
 from toolkit.schedules import warmup_steps
 from toolkit.train_state import Training
 

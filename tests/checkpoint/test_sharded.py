@@ -15,8 +15,9 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from toolkit.checkpoint.format import inspect, read_state
 from toolkit.checkpoint.reader import OPTIMIZER, WEIGHTS, CheckpointReader, same_weights
 from toolkit.config.schema import Config
-from toolkit.distributed.runtime import Runtime, start_runtime
+from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.shards import all_of
+from toolkit.distributed.start import start_runtime
 from toolkit.models.parameters import digest_of_frozen, parameter_names, weights_of
 from toolkit.verify.compare import weights_difference
 

@@ -10,8 +10,8 @@ import torch
 from tiny_recipe import Tiny
 
 from toolkit import signals as stopping
-from toolkit.distributed import runtime
-from toolkit.distributed.runtime import start_runtime
+from toolkit.distributed import start
+from toolkit.distributed.start import start_runtime
 from toolkit.errors import UserError
 
 SHARDED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "RANK": "0", "WORLD_SIZE": "1"}
@@ -44,8 +44,8 @@ def threads_beside(kind: str, asked: int | None, environment: dict[str, str], mo
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
-    monkeypatch.setattr(runtime, "usable_cores", lambda: CORES)
-    monkeypatch.setattr(runtime, "meet", meet)
+    monkeypatch.setattr(start, "usable_cores", lambda: CORES)
+    monkeypatch.setattr(start, "join_rendezvous", meet)
     with pytest.raises(Started):
         start_runtime(Tiny(threads=asked))
     return torch.get_num_threads()

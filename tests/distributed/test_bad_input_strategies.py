@@ -8,9 +8,8 @@ import torch
 from tiny_recipe import Network
 
 from toolkit.distributed.fsdp import check_units
-from toolkit.distributed.launch import launch_of
+from toolkit.distributed.launch import contradictions, launch_of
 from toolkit.distributed.mesh import Strategy, read_strategy
-from toolkit.distributed.runtime import contradictions
 from toolkit.distributed.tensor_parallel import split_layers
 from toolkit.errors import UserError
 

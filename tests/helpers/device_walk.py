@@ -35,7 +35,8 @@ from toolkit.data.loader import LoadedMicroBatch
 from toolkit.distributed import model_from_main
 from toolkit.distributed.fsdp import shard
 from toolkit.distributed.model_from_main import build_on_main, shard_from_main
-from toolkit.distributed.runtime import Runtime, start_runtime
+from toolkit.distributed.runtime import Runtime
+from toolkit.distributed.start import start_runtime
 from toolkit.loop import train
 from toolkit.losses import NOT_COUNTED, causal_logits, logits_of, summed_cross_entropy
 from toolkit.output.ledger import Ledger

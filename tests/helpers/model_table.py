@@ -416,7 +416,7 @@ def tokenizer(recipe: str, padding_side: str) -> Any:
 
 def walk(todo: Iterable[Job]) -> dict[str, Outcome]:
     """Carry out all jobs in this process, together with those that it was started with."""
-    from toolkit.distributed.runtime import start_runtime
+    from toolkit.distributed.start import start_runtime
     from toolkit.errors import UserError
 
     found: dict[str, Outcome] = {}

@@ -33,8 +33,9 @@ from toolkit.checkpoint.sharded import check_folder_is_shared, shard_map_of, who
 from toolkit.checkpoint.writer import PartWriter, Saver, Writer
 from toolkit.config.schema import Config, OptimConfig
 from toolkit.distributed.mesh import Strategy
-from toolkit.distributed.runtime import Runtime, start_runtime
+from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.shards import all_of, local_of, shard_of
+from toolkit.distributed.start import start_runtime
 from toolkit.errors import SharedUserError, UserError
 from toolkit.evaluation import share_buffers
 from toolkit.models.parameters import parameter_names, weights_of

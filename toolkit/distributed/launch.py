@@ -9,12 +9,14 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import psutil
 
 TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
 """As `python -m` takes it."""
+SAME_COMMAND = "start the same command, with the same number of machines and processes, on each machine"
 
 
 @dataclass(frozen=True)
@@ -175,3 +177,59 @@ def unsupported() -> list[str]:
 def is_true(variable: str) -> bool:
     """Return whether an environment variable says yes, in the spellings that Accelerate writes."""
     return os.environ.get(variable, "").lower() in ("1", "true", "yes", "y", "t", "on")
+
+
+def contradictions(launch: Launch, on_cpu: bool, world_size: int) -> list[str]:
+    """Return a sentence for everything that was asked of the launcher and is not so."""
+    import torch
+
+    problems = []
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+    # There torch finds no GPU any more: the run would go on, on the CPU.
+    if launch.use_cpu is not True and torch.cuda._is_in_bad_fork():
+        problems.append(
+            "this process was forked from one that had used CUDA already, such as a notebook, and CUDA does not work in such a copy; start "
+            "the processes from the notebook with toolkit.notebook.launch, or in a terminal with `accelerate launch`"
+        )
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    kind = None if on_cpu else torch.accelerator.current_accelerator()
+    if kind is not None and kind.type != "cuda":
+        problems.append(
+            f"torch finds an accelerator of the type {kind.type} here, on which this toolkit was never tried; train on "
+            "a GPU that torch calls cuda (NVIDIA, AMD), or on this CPU: set ACCELERATE_USE_CPU=true in the environment"
+        )
+    if launch.use_cpu is False and on_cpu:
+        file = "cpu_several_nodes.yaml on all machines" if several_machines() else "cpu.yaml"
+        if is_true("ACCELERATE_USE_FSDP") or is_true("ACCELERATE_USE_PARALLELISM_CONFIG"):
+            file = "cpu_fsdp2.yaml or another cpu_*.yaml that spreads the model"
+        problems.append(
+            f"the launch configuration ({launch.description}) asks for an accelerator, but torch finds none on this machine; "
+            f"use accelerate_configs/{file}, or repair the driver"
+        )
+    if not on_cpu and local > torch.accelerator.device_count():
+        problems.append(
+            f"{local} processes were started on this machine, which has {torch.accelerator.device_count()} accelerator(s); "
+            "start at most one for each"
+        )
+    if precision == "fp16" and on_cpu:
+        problems.append(
+            "the launch configuration asks for mixed precision fp16, which needs an accelerator; on CPU use bf16 or no"
+        )
+    if world_size > 1 and "MASTER_ADDR" not in os.environ:
+        problems.append(
+            f"WORLD_SIZE is {world_size}, but MASTER_ADDR, where the processes meet, is not set: no launcher started this one. "
+            "Start them with `accelerate launch` and a file of accelerate_configs/, or unset WORLD_SIZE and RANK"
+        )
+    # 0 and -1 are Accelerate's "as many as there are" and "to be given later".
+    unmet = launch.processes not in (None, 0, -1, world_size)
+    if unmet and several_machines():
+        problems.append(
+            f"`accelerate launch` on this machine ({gethostname()}) was asked for {launch.processes} processes, but all machines together "
+            f"started {world_size}; {SAME_COMMAND}"
+        )
+    elif unmet:
+        problems.append(
+            f"`accelerate launch` was asked for {launch.processes} processes, but started {world_size}; on CPU use "
+            f"`accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes {launch.processes}`"
+        )
+    return problems

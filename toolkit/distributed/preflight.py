@@ -18,7 +18,7 @@ from toolkit.config.schema import Config
 from toolkit.config.suggestions import show
 from toolkit.config.yaml import as_mapping, flatten
 from toolkit.data.cache import digest_of
-from toolkit.distributed.rendezvous import Meeting
+from toolkit.distributed.rendezvous import Rendezvous
 from toolkit.distributed.shards import as_bytes
 from toolkit.errors import SharedUserError
 from toolkit.output.provenance import recipe_source, toolkit_source, versions
@@ -49,7 +49,7 @@ VALUES = (
 )
 
 
-def compare_starts(meeting: Meeting | None, config: Config, on_cpu: bool) -> None:
+def compare_starts(rendezvous: Rendezvous | None, config: Config, on_cpu: bool) -> None:
     """Make sure that all processes have the same versions, code, settings and launch configuration.
 
     It needs no process group: those that differ may not even be able to build one.
@@ -57,12 +57,12 @@ def compare_starts(meeting: Meeting | None, config: Config, on_cpu: bool) -> Non
     Raises:
         SharedUserError: they differ; it names what, in which process and on which machine, with all values.
     """
-    if meeting is None:
+    if rendezvous is None:
         return
     rounds = count()
 
     def exchange(mine: Any) -> list[Any]:
-        return [json.loads(text) for text in meeting.exchange(f"start {next(rounds)}", json.dumps(mine))]
+        return [json.loads(text) for text in rendezvous.exchange(f"start {next(rounds)}", json.dumps(mine))]
 
     compare(exchange, start_facts(config, on_cpu))
 

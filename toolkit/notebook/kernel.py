@@ -9,7 +9,8 @@ from dataclasses import replace
 from accelerate.state import AcceleratorState, GradientState, PartialState, SharedDict
 
 from toolkit.config.schema import Config
-from toolkit.distributed.runtime import Runtime, start_runtime
+from toolkit.distributed.runtime import Runtime
+from toolkit.distributed.start import start_runtime
 from toolkit.distributed.watchdog import Verdict, Watchdog
 from toolkit.errors import UserError
 from toolkit.output import pipes
