@@ -17,7 +17,7 @@ from gpu_worker import SIZES, place_of, without_waiting
 from gpu_worker import task as llama
 
 from toolkit import BatchConfig, Config, OptimConfig, Task, TimeoutConfig
-from toolkit.checkpoint.load import content_of
+from toolkit.checkpoint.state_dict import content_of
 from toolkit.checkpoint.writer import Saver
 from toolkit.config.schema import CheckpointConfig
 from toolkit.distributed.counts import count_micro_batches

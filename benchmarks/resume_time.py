@@ -185,7 +185,7 @@ def with_toolkit(folder: Path, stop: int) -> None:
 def move_toolkit(folder: Path) -> None:
     """Give the checkpoint of a run another position, with a ledger that has all rows up to it."""
     from toolkit.checkpoint.format import read_state, write_checkpoint, write_flushed
-    from toolkit.checkpoint.writer import OPTIMIZER, WEIGHTS
+    from toolkit.checkpoint.reader import OPTIMIZER, WEIGHTS
     from toolkit.output.ledger import Ledger, LedgerRow, read_ledger
     from toolkit.output.run_folder import folder_name
 

@@ -33,8 +33,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from toolkit.checkpoint.exchange import Exchange
 from toolkit.checkpoint.format import inspect, read_state
-from toolkit.checkpoint.load import content_of, load_checkpoint
+from toolkit.checkpoint.load import load_checkpoint
 from toolkit.checkpoint.resume import Start
+from toolkit.checkpoint.state_dict import content_of
 from toolkit.checkpoint.writer import PartWriter, Saver, Writer
 from toolkit.config.schema import Config
 from toolkit.distributed.runtime import Runtime

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
-from toolkit.checkpoint.load import content_of
+from toolkit.checkpoint.state_dict import content_of
 from toolkit.config.yaml import as_mapping
 from toolkit.distributed.phase import COPYING
 from toolkit.errors import Preempted

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 
-from toolkit.checkpoint.load import digest_of_frozen, weights_of
 from toolkit.checkpoint.sharded import whole_weights
 from toolkit.checkpoint.staging import in_bytes
 from toolkit.config.learning_rates import about_rate, with_learning_rate
@@ -27,7 +26,7 @@ from toolkit.distributed.tensor_parallel import split_layers
 from toolkit.errors import UserError
 from toolkit.first_batch import active_dropout, batch_norms, named, parameters_to_freeze, parts_of
 from toolkit.loss_rule import check_loss_rule
-from toolkit.models.parameters import freeze, parameter_names
+from toolkit.models.parameters import digest_of_frozen, freeze, parameter_names, weights_of
 from toolkit.optimizer import begin_averages, build_optimizer
 from toolkit.output.console import amount
 from toolkit.output.run_folder import RunFolder

@@ -158,7 +158,7 @@ def resume_problems(resume: str, output: str) -> list[str]:
 
     It depends on the run folder, so it is no mistake of the settings alone, and only the machine of the main process has that.
     """
-    from toolkit.checkpoint.resume import names_nothing
+    from toolkit.checkpoint.compatibility import names_nothing
 
     problem = names_nothing(resume, Path(output)) if is_main_process() else None
     return [problem] if problem else []

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from toolkit.checkpoint.resume import begun_in
+from toolkit.checkpoint.compatibility import begun_in
 from toolkit.config.parser import parse, read
 from toolkit.config.reading import Reading
 from toolkit.config.schema import Config

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import torch
 from safetensors import SafetensorError
 
+from toolkit.checkpoint.compatibility import check_data, check_length
 from toolkit.checkpoint.exchange import Exchange
 from toolkit.checkpoint.format import digest_of_file, retire
 from toolkit.checkpoint.load import load_checkpoint
 from toolkit.checkpoint.previous import bring_ledger, make_way
-from toolkit.checkpoint.resume import Start, begun_from_scratch, check_data, check_length, choose_start
+from toolkit.checkpoint.resume import Start, begun_from_scratch, choose_start
 from toolkit.checkpoint.sharded import check_folder_is_shared, shard_map_of
 from toolkit.checkpoint.writer import PartWriter, Saver, newest_name
 from toolkit.config.schema import Config

@@ -6,7 +6,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from toolkit.checkpoint.resume import GOES_ON, begun_from_scratch, begun_in, changed_settings, listed
+from toolkit.checkpoint.compatibility import GOES_ON, begun_in, changed_settings, listed
+from toolkit.checkpoint.resume import begun_from_scratch
 from toolkit.checkpoint.writer import newest_name
 from toolkit.config.learning_rates import with_learning_rate
 from toolkit.config.schema import Config

@@ -148,7 +148,7 @@ def test_a_process_may_take_no_part_in_a_tensor() -> None:
 )
 def test_shards_with_holes_or_overlaps_are_no_layout(shards: list[Shard]) -> None:
     assert not is_sharded((4, 3), tuple(shards))
-    with pytest.raises(RuntimeError, match="the pieces of x that the processes hold are not the whole of it"):
+    with pytest.raises(RuntimeError, match="the shards of x that the processes hold are not the whole of it"):
         shard_map_of((4, 3), shards or [Shard((0, 0), (0, 3))])
 
 

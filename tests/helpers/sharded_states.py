@@ -27,9 +27,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from toolkit.checkpoint.exchange import Exchange
 from toolkit.checkpoint.format import read_state
-from toolkit.checkpoint.load import content_of, load_checkpoint
+from toolkit.checkpoint.load import load_checkpoint
 from toolkit.checkpoint.resume import Start
 from toolkit.checkpoint.sharded import check_folder_is_shared, shard_map_of, whole_weights
+from toolkit.checkpoint.state_dict import content_of
 from toolkit.checkpoint.writer import PartWriter, Saver, Writer
 from toolkit.config.schema import Config, OptimConfig
 from toolkit.distributed.mesh import Strategy

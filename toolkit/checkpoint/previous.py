@@ -1,4 +1,4 @@
-"""What a run folder held before a run that begins elsewhere: set aside, never deleted.
+"""The previous run in a run folder, when a run begins elsewhere: it is moved aside, never deleted.
 
 A process can be killed between any two of these moves. The same command then finds what it needs and moves the rest.
 """
@@ -11,27 +11,27 @@ from toolkit.checkpoint.resume import Start
 from toolkit.output.run_folder import RunFolder, now, step_of
 
 RESULTS = ("model", "predictions.jsonl", "evaluation.json", "evaluation_predictions.jsonl")
-"""In the run folder: what a finished run and its evaluations leave beside ledger and checkpoints."""
+"""In the run folder: the results of a finished run and of its evaluations."""
 FOLDER = "former"
-"""In the run folder: what was set aside."""
+"""In the run folder: what was moved aside."""
 
 
 def make_way(folder: RunFolder, start: Start) -> str | None:
-    """Move what the run does not go on from out of its way; return what the user is told. run.json is still the former one."""
+    """Move aside what the run does not go on from, and return a message; run.json is still that of the previous run."""
     for path in start.damaged:
         # The run will write one of this name again.
         path.rename(free_name(path.with_name(f"{path.name}.damaged")))
     if not start.sets_aside:
         return None
     if start.named is None and folder.record().get("resumed_from") is not None:
-        # It begins at its first step, also where it dies in the midst of this.
+        # If this process dies in the middle of the moves, the run begins at its first step all the same.
         folder.update(resumed_from=None)
     own = start.checkpoint is not None and start.checkpoint.resolve().parent == folder.checkpoints.resolve()
     return set_aside(folder, start.checkpoint if own else None)
 
 
 def set_aside(folder: RunFolder, keep: Path | None) -> str | None:
-    """Move what the folder holds of a run into a folder in it; return what the user is told.
+    """Move what the folder holds of a run into a folder in it, and return a message.
 
     With a checkpoint to `keep`, from which the run goes on, only what came after it is moved.
     """
@@ -40,28 +40,28 @@ def set_aside(folder: RunFolder, keep: Path | None) -> str | None:
     place = free_name(folder.path / FOLDER / now().replace(":", ""))
     place.mkdir(parents=True)
     if keep is None:
-        # Both are replaced whole in a moment, and tell until then whose folder this is.
+        # Copies: until both are replaced, a moment later, they show whose folder this is.
         for path in (folder.path / "run.json", folder.config_file):
             if path.exists():
                 shutil.copy2(path, place)
-        # Without checkpoints a ledger is begun anew; checkpoints without a ledger would be refused.
+        # Checkpoints first: a ledger without them is begun from scratch, they without a ledger would be refused.
         for path in (folder.checkpoints, folder.ledger_file, *(folder.path / name for name in RESULTS)):
             if path.exists():
                 path.rename(place / path.name)
     else:
-        # What the run goes on from stays where it is, and the rows before it.
+        # The checkpoint that the run goes on from stays where it is, and so do the rows before it.
         if folder.ledger_file.exists():
             shutil.copy2(folder.ledger_file, place)
         (place / folder.checkpoints.name).mkdir()
         for path in folder.checkpoints.iterdir():
-            # Older ones are of this course, and one of them may be the best.
+            # Older ones belong to this run too, and one of them may be the best.
             if step_of(path) > step_of(keep):
                 path.rename(place / folder.checkpoints.name / path.name)
     return f"what this folder held of the run so far was moved to {place}"
 
 
 def bring_ledger(folder: RunFolder, start: Start) -> None:
-    """Have the rows in place that the run goes on after; run.json says already where they come from."""
+    """Put the rows that the run goes on after in place; run.json already says where they come from."""
     if start.ledger is None:
         return
     if start.rows_from is None:

@@ -1,8 +1,8 @@
-"""The tensors of a checkpoint, however many files they lie in: any block of any of them is read from where its parts are.
+"""The tensors of a checkpoint: any block of any tensor is read from the files that hold parts of it.
 
-Tensors lie whole in `weights.safetensors` and `optimizer.safetensors`, or in pieces in files such as
-`weights-00003-of-00008.safetensors`. Then `shards.json` says where: for each tensor its shape, its type, and file, offset and
-size of every piece. In the file the piece has the name of its tensor.
+Tensors lie whole in `weights.safetensors` and `optimizer.safetensors`, or as shards in files such as
+`weights-00003-of-00008.safetensors`. Then `pieces.json` says where: for each tensor its shape, its type, and file, offset
+and size of every shard. In the file a shard has the name of its tensor.
 """
 
 import json
@@ -32,8 +32,8 @@ class TensorEntry:
     """The file of each, and which block of the tensor it is."""
 
     @property
-    def words(self) -> tuple[list[int], str]:
-        """Shape and type as the user is told."""
+    def description(self) -> tuple[list[int], str]:
+        """Shape and type, for a message."""
         return list(self.shape), str(self.dtype).removeprefix("torch.")
 
 
@@ -91,16 +91,15 @@ class CheckpointReader:
 
     def whole(self, kind: str, name: str) -> torch.Tensor:
         """Return a whole tensor."""
-        stored = self.index(kind)[name]
-        if len(stored.shards) == 1:
-            tensor: torch.Tensor = self.open(stored.shards[0][0]).get_tensor(name)
+        entry = self.index(kind)[name]
+        if len(entry.shards) == 1:
+            tensor: torch.Tensor = self.open(entry.shards[0][0]).get_tensor(name)
             return tensor
-        place = torch.empty(stored.shape, dtype=stored.dtype)
-        self.read_into(kind, name, all_of(stored.shape), place)
+        place = torch.empty(entry.shape, dtype=entry.dtype)
+        self.read_into(kind, name, all_of(entry.shape), place)
         return place
 
     def close(self) -> None:
-        """Close the files."""
         for opened in self.files.values():
             opened.__exit__(None, None, None)
         self.files = {}
@@ -114,7 +113,7 @@ def same_weights(first: Path, second: Path) -> bool:
 
 
 def entry_of(entry: Mapping[str, Any]) -> TensorEntry:
-    """Return what an entry of `shards.json` says.
+    """Return an entry of `pieces.json`.
 
     Raises:
         ValueError: it can't be right.
@@ -122,20 +121,20 @@ def entry_of(entry: Mapping[str, Any]) -> TensorEntry:
     shards = tuple((part["file"], Shard(tuple(part["offset"]), tuple(part["size"]))) for part in entry["pieces"])
     shape = tuple(entry["shape"])
     if any(Path(file).name != file for file, _ in shards):
-        raise ValueError("a piece lies outside of its checkpoint")
+        raise ValueError("a shard lies outside of its checkpoint")
     if not is_sharded(shape, tuple(shard for _, shard in shards)):
-        raise ValueError("the pieces of a tensor are not the whole of it, each part once")
+        raise ValueError("the shards of a tensor are not the whole of it, each part once")
     return TensorEntry(shape, TORCH_DTYPES[entry["dtype"]], shards)
 
 
 def file_of(kind: str, shard_map: ShardMap, rank: int) -> str:
-    """Return the name of the file into which a process writes its pieces of a kind."""
+    """Return the name of the file into which a process writes its shards of a kind."""
     owners = shard_map.owners
     return f"{Path(kind).stem}-{owners.index(rank) + 1:05d}-of-{len(owners):05d}.safetensors"
 
 
 def index_entries(kind: str, shard_map: ShardMap, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Return what `shards.json` says of the tensors of a kind.
+    """Return the part of `pieces.json` about the tensors of a kind.
 
     Raises:
         UserError: one of them, in whichever process it lies, has a type that the file format does not know.
@@ -156,7 +155,7 @@ def index_entries(kind: str, shard_map: ShardMap, tensors: Mapping[str, torch.Te
 
 
 def index_as_json(index: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """Return the content of `shards.json`: one line for each tensor."""
+    """Return the content of `pieces.json`: one line for each tensor."""
     kinds = [
         f"{json.dumps(kind)}: {{\n"
         + ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(entries.items()))

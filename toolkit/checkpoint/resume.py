@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: which one, and whether it fits this run."""
+"""Where a run begins: at its first step, or at a checkpoint, and which one."""
 
 import os
 from collections.abc import Mapping
@@ -6,21 +6,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from toolkit.checkpoint.compatibility import GOES_ON, check_state, no_such_folder
 from toolkit.checkpoint.format import DamagedError, Manifest, inspect, read_state
-from toolkit.config.schema import Config, changes_numbers, is_declared
-from toolkit.config.suggestions import show
-from toolkit.config.yaml import as_mapping, differing
+from toolkit.config.schema import Config
 from toolkit.distributed.launch import agent
 from toolkit.errors import UserError
 from toolkit.output.ledger import LedgerEnd, check_end
 from toolkit.output.run_folder import RunFolder, read_record, sealed_folders, step_of
-from toolkit.schedules import same_rates
-
-Differences = list[tuple[str, Any, Any]]
-
-LENGTH = ("epochs", "steps")
-GOES_ON = ("auto", "strict")
-"""The values of `resume` that go on from the newest valid checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -36,127 +28,19 @@ class Start:
     """Where the ledger goes on."""
     seal: str | None = None
     named: str | None = None
-    """The checkpoint or run outside of this run's course that it begins with, if the user named one."""
+    """The checkpoint or run that this run begins with, if the user named one that is not its own."""
     repeated: int = 0
     """Steps in the ledger that are done again."""
     remarks: tuple[str, ...] = ()
-    """What the user is told."""
+    """What is to be printed."""
     sets_aside: bool = False
-    """Whether what the run folder holds is not of this run's course."""
+    """Whether what the run folder holds is not a part of this run, so that it is moved aside."""
     damaged: tuple[Path, ...] = ()
-    """Checkpoints that are newer, and were passed over."""
+    """Newer checkpoints, which are not valid."""
     rows_from: Path | None = None
-    """The ledger whose rows this one begins with, if it is another one."""
+    """The ledger of another run whose rows this ledger begins with, if any."""
     starts: tuple[Mapping[str, Any], ...] = ()
     """The starts that led to the checkpoint, each with its first step and its `provenance`."""
-
-
-@dataclass(frozen=True)
-class ChangedSettings:
-    """The settings that a command gives otherwise than the run was begun with."""
-
-    numbers: Differences
-    """Those that would change the numbers of the run."""
-    length: Differences
-    """How long it is to be: whether that fits the steps that are done, `check_length` tells."""
-    located: Differences
-    """Those that say where data is: whether it is the same data, its digests tell."""
-
-    @property
-    def refused(self) -> Differences:
-        """Everything that differs, if anything does that can't be had in one run."""
-        return [*self.numbers, *self.length] if self.numbers else []
-
-
-def changed_settings(config: Config, previous: Mapping[str, Any], folder: str | None) -> ChangedSettings:
-    """Compare settings by what they mean.
-
-    Args:
-        config: of this command.
-        previous: the configuration that the run was begun with.
-        folder: the folder in which the run was begun, where its relative paths begin; None if that was not written down.
-
-    Raises:
-        UserError: `resume` names nothing; a run of which nothing is left to do would not look for it.
-    """
-    found = ChangedSettings([], [], [])
-    for key, before, now in differing(previous, as_mapping(config)):
-        if not changes_numbers(config, key) or is_same_place(before, now, folder):
-            continue
-        if key in LENGTH:
-            found.length.append((key, before, now))
-        elif is_declared(config, key, "locates"):
-            found.located.append((key, before, now))
-        else:
-            found.numbers.append((key, before, now))
-    if problem := names_nothing(config.resume, Path(str(config.output))):
-        others = [f"the run in {config.output} has other settings: {listed(found.refused)}"] if found.refused else []
-        raise UserError(problem, *others)
-    return found
-
-
-def names_nothing(resume: str, output: Path) -> str | None:
-    """Return what is wrong with a `resume` that names no folder; that which the run in `output` began with may be gone by now."""
-    if resume in (*GOES_ON, "never"):
-        return None
-    place = Path(resume)
-    try:
-        known = place.is_dir() or read_record(output).get("resumed_from") == str(place.resolve())
-    except (OSError, ValueError):  # a name that is too long; a text with a null byte
-        known = False
-    if known:
-        return None
-    return no_such_folder(resume, RunFolder(output))
-
-
-def no_such_folder(resume: str, folder: RunFolder) -> str:
-    """Return what the user is told of a `resume` that names no folder."""
-    return (
-        f"resume is '{resume}', but there is no such folder; give auto, strict, never, or a checkpoint such as "
-        f"{folder.checkpoints}/step-000100"
-    )
-
-
-def is_same_place(before: Any, now: Any, folder: str | None) -> bool:
-    """Return whether two settings are paths of one file or folder, which is there."""
-    if not (isinstance(before, str) and isinstance(now, str)):
-        return False
-    try:
-        return Path(now).expanduser().samefile(Path(folder or ".") / Path(before).expanduser())
-    except (OSError, ValueError, RuntimeError):  # no such file; a text with a null byte; no such user
-        return False
-
-
-def check_length(config: Config, done: int, before: int, now: int) -> None:
-    """Refuse to change the length of a run where the steps done would have been others in a run of the new length.
-
-    Args:
-        config: of this command.
-        done: optimizer steps done.
-        before: optimizer steps that the run was to take.
-        now: optimizer steps that it is to take.
-
-    Raises:
-        UserError: it has done more steps already, or their learning rates would have been others.
-    """
-    if now < done:
-        raise UserError(
-            f"the run has done {done:,} steps, and is now to take {now:,} in all (epochs, steps); give at least as many, or "
-            "another folder with --output"
-        )
-    if not same_rates(config.optim, done, before, now):
-        raise UserError(
-            f"the run was to take {before:,} steps and is now to take {now:,} (epochs, steps), and its learning rate depends on "
-            f"that: the {done:,} steps done would have had other rates (optim.schedule {config.optim.schedule}, optim.warmup "
-            f"{config.optim.warmup:g}). Give its former length; or train its saved model further as a run of its own (--model.name "
-            "<the run folder>/model and another --output); or start from scratch with --resume never. (A run with "
-            "--optim.schedule constant and a whole number of warm-up steps can be made longer.)"
-        )
-
-
-def listed(differences: Differences) -> str:
-    """Return differing settings with both values."""
-    return "; ".join(f"{key} was {show(before)} and is now {show(after)}" for key, before, after in differences)
 
 
 def choose_start(folder: RunFolder, config: Config, precision: str, total_steps: int) -> Start:
@@ -190,8 +74,8 @@ def choose_start(folder: RunFolder, config: Config, precision: str, total_steps:
                 f"the run in {folder.path} had a checkpoint of step {record['step']:,}, and there is none in {folder.checkpoints} "
                 f"any more{gone}; put it back, or start from scratch with --resume never, which sets aside what is there"
             )
-        said = f"the run before ended at step {rows:,}, before it had a checkpoint: it starts from scratch"
-        return Start(repeated=rows, remarks=(said,) if rows else ())
+        remark = f"the run before ended at step {rows:,}, before it had a checkpoint: it starts from scratch"
+        return Start(repeated=rows, remarks=(remark,) if rows else ())
     checkpoint, manifest = found
     state = read_state(checkpoint)
     check_state(state, checkpoint, config, precision, total_steps, record)
@@ -214,13 +98,13 @@ def starts_of(state: Mapping[str, Any], record: Mapping[str, Any]) -> tuple[Mapp
     """Return the starts that led to a checkpoint, given its state and the run.json of its folder."""
     if "starts" in state:
         return tuple(state["starts"])
-    # Written before checkpoints told it: run.json had the versions of the newest start alone.
+    # An old checkpoint, which does not hold them: its run.json has the versions of the newest start alone.
     starts = record.get("topology") or [{}]
     return (*starts[:-1], {"versions": record.get("versions"), **starts[-1]})
 
 
 def begun_from_scratch(record: Mapping[str, Any]) -> bool:
-    """Return whether an agent started this process again after the run had begun anew: from there on it goes on."""
+    """Return whether an agent restarted this process after the run began from scratch: then it goes on from there."""
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
     return again and record.get("started_by") is not None and record["started_by"] == agent()
 
@@ -241,7 +125,7 @@ def start_at(
 ) -> Start:
     """Return the start from a checkpoint, or the newest of a run, that the user named.
 
-    What the run folder had done itself is set aside, unless it began there already and begins there again.
+    The steps that the run folder itself holds are moved aside, unless it began there already and begins there again.
     """
     named = checkpoint
     if not checkpoint.is_dir():
@@ -282,59 +166,6 @@ def start_at(
         rows_from=ledger if other and end.bytes else None,
         starts=starts_of(state, record),
     )
-
-
-def check_state(
-    state: Mapping[str, Any],
-    checkpoint: Path,
-    config: Config,
-    precision: str,
-    total_steps: int,
-    record: Mapping[str, Any],
-) -> None:
-    """Hold a checkpoint against the configuration and the launch file; `record` is the run.json of its folder.
-
-    Raises:
-        UserError: the numbers of the run would change on the way.
-    """
-    differences = changed_settings(config, state["config"], begun_in(record)).refused
-    if state["precision"] != precision:
-        differences.append(("mixed precision (of the launch file)", state["precision"], precision))
-    if differences:
-        raise UserError(
-            f"the checkpoint {checkpoint} is of a run with other numbers: {listed(differences)}. Give its settings, "
-            "or start a new run with --output"
-        )
-    check_length(config, state["step"], state["total_steps"], total_steps)
-
-
-def begun_in(record: Mapping[str, Any]) -> str | None:
-    """Return the folder in which the newest start of a run was made, if it was written down."""
-    starts = record.get("topology") or [{}]
-    folder = starts[-1].get("folder")
-    return folder if isinstance(folder, str) else None
-
-
-def check_data(digests: Mapping[str, str | None], before: Mapping[str, str | None], when: str) -> None:
-    """Refuse to go on with other data than the run began with.
-
-    Args:
-        digests: of the data now.
-        before: of the data then.
-        when: when that was, in words.
-
-    Raises:
-        UserError: a digest differs.
-    """
-    names = {"train": "training", "evaluate": "evaluation"}
-    problems = [
-        f"the {names[key]} data is not what it was {when} (its digest was {digest} and is now {digests[key]}); put the former "
-        "data back, or start a new run with --output"
-        for key, digest in before.items()
-        if digest != digests[key]
-    ]
-    if problems:
-        raise UserError(*problems)
 
 
 def count_rows(ledger: Path) -> int:

@@ -1,6 +1,6 @@
-"""Tensors that are spread over processes: who holds what of them, and how the main process sees one whole.
+"""Sharded tensors: who holds which shards of them, and how the main process gets one whole.
 
-No process ever holds more than its own part and one whole tensor, but for what it was asked for.
+No process holds more than its own part and one whole tensor, except for what the caller asks for.
 """
 
 import socket
@@ -24,12 +24,12 @@ SECONDS_TO_APPEAR = 10.0
 
 
 def shard_map_of(tensors: Mapping[str, torch.Tensor], runtime: Runtime) -> ShardMap:
-    """Return who holds which pieces of these; all processes call it together, with the same names."""
+    """Return who holds which shards of these; all processes call it together, with the same names."""
     return ShardMap(runtime.gather_all(local_shards(tensors)))
 
 
 class Sharing:
-    """Gives a piece to all processes that hold it, from its owner; all processes make it together."""
+    """Gives a shard to all processes that hold it, from its owner; all processes make it together."""
 
     def __init__(self, shard_map: ShardMap, runtime: Runtime) -> None:
         self.shard_map = shard_map
@@ -37,7 +37,7 @@ class Sharing:
         self.everybody = tuple(range(shard_map.processes))
         sets = {ranks for shards in shard_map.holders.values() for ranks in shards.values()}
         self.groups: dict[tuple[int, ...], Any] = {
-            # Over the host: what is shared was just read from a file. Every process has to make every group.
+            # Over the host: a shard was just read from a file. Every process has to make every group.
             ranks: torch.distributed.new_group(list(ranks), backend="gloo", timeout=FOR_EVER)
             for ranks in sorted(sets)
             if 1 < len(ranks) < shard_map.processes
@@ -45,7 +45,7 @@ class Sharing:
         self.groups[self.everybody] = runtime.control
 
     def holders(self, name: str, shard: Shard) -> tuple[int, ...]:
-        """Return the ranks that hold a piece, its owner first."""
+        """Return the ranks that hold a shard, its owner first."""
         return self.shard_map.holders[name][shard]
 
     def share(self, local: torch.Tensor, ranks: tuple[int, ...]) -> None:
@@ -64,7 +64,7 @@ class Sharing:
 def whole_on_main(tensors: Mapping[str, torch.Tensor], runtime: Runtime) -> Iterator[tuple[str, torch.Tensor | None]]:
     """Yield each tensor with its name: whole and on the host in the main process, None in the others.
 
-    All processes go through it together. What is whole in the main process is sent by nobody, and copied only from a device.
+    All processes iterate together. A tensor that is whole in the main process is not sent, only copied from a device.
     """
     shard_map = shard_map_of(tensors, runtime)
     for name, tensor in tensors.items():
@@ -83,7 +83,7 @@ def whole_on_main(tensors: Mapping[str, torch.Tensor], runtime: Runtime) -> Iter
 
 
 def received(shard: Shard, owner: int, dtype: torch.dtype, runtime: Runtime) -> torch.Tensor:
-    """Return a piece that its owner sends to this process."""
+    """Return a shard that its owner sends to this process."""
     part = torch.empty(shard.size, dtype=dtype)
     torch.distributed.recv(as_bytes(part), src=owner, group=runtime.control)
     return part
@@ -92,8 +92,8 @@ def received(shard: Shard, owner: int, dtype: torch.dtype, runtime: Runtime) -> 
 def whole_weights(model: torch.nn.Module, runtime: Runtime) -> dict[str, torch.Tensor]:
     """Return all parameters and persistent buffers whole and on the host, in the main process; the others get nothing.
 
-    All processes call it together. Names are those of `state_dict` without what wrappers put in; tensors that the model ties
-    are one tensor here too. The main process needs the memory of the whole model, and of one piece on its way.
+    All processes call it together. Names are those of `state_dict` without what wrappers put in; tensors that the model
+    ties are one tensor here too. The main process needs the memory of the whole model, and of one shard on its way.
 
     Raises:
         UserError: the model keeps a state that is no tensor.
@@ -112,7 +112,7 @@ def whole_weights(model: torch.nn.Module, runtime: Runtime) -> dict[str, torch.T
 def check_folder_is_shared(
     folder: RunFolder, model: torch.nn.Module, runtime: Runtime, patience: float = SECONDS_TO_APPEAR
 ) -> None:
-    """Make sure that every process that writes a part of a checkpoint sees the run folder of the main one.
+    """Make sure that every process which writes a part of a checkpoint sees the run folder of the main one.
 
     All processes call it together, once the main one holds the folder.
 
@@ -122,8 +122,8 @@ def check_folder_is_shared(
     shard_map = shard_map_of(weights_of(model), runtime)
     if shard_map.is_whole:
         return
-    word = runtime.on_main(lambda: leave_word(folder))
-    sees = runtime.rank not in shard_map.owners or finds_word(folder.lock_file, word, patience)
+    token = runtime.on_main(lambda: write_token(folder))
+    sees = runtime.rank not in shard_map.owners or finds_token(folder.lock_file, token, patience)
     here = runtime.gather_all((socket.gethostname(), sees))
     blind: dict[str, list[str]] = {}
     for rank, (machine, found) in enumerate(here):
@@ -138,22 +138,22 @@ def check_folder_is_shared(
         )
 
 
-def leave_word(folder: RunFolder) -> str:
-    """Write a word into the lock file, which is there anyway, and return it."""
-    word = uuid4().hex
+def write_token(folder: RunFolder) -> str:
+    """Write a token into the lock file, which is there anyway, and return it."""
+    token = uuid4().hex
     assert folder.lock is not None
     folder.lock.truncate(0)
-    folder.lock.write(word)
+    folder.lock.write(token)
     folder.lock.flush()
-    return word
+    return token
 
 
-def finds_word(file: Path, word: str, patience: float) -> bool:
-    """Return whether a word appears in a file within so many seconds."""
+def finds_token(file: Path, token: str, patience: float) -> bool:
+    """Return whether a token appears in a file within so many seconds."""
     until = monotonic() + patience
     while True:
         try:
-            if file.read_text(encoding="utf-8") == word:
+            if file.read_text(encoding="utf-8") == token:
                 return True
         except OSError:
             pass

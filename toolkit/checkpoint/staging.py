@@ -40,7 +40,8 @@ CHUNK = 8 * 1024 * 1024
 PORTABLE = 1
 """What CUDA calls memory that is pinned for every device."""
 
-ShardMap = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+Layout = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+"""Name, type and shape of each tensor in a file."""
 
 
 class StagingBuffer:
@@ -50,7 +51,7 @@ class StagingBuffer:
         self.pinned = pinned
         """Whether its memory is pinned, so that a device copies into it by itself; false once the system refused."""
         self.unpin: finalize[[torch.Tensor], StagingBuffer] | None = None
-        self.shard_map: ShardMap | None = None
+        self.layout: Layout | None = None
         self.content = torch.empty(0, dtype=torch.uint8)
         self.places: dict[str, torch.Tensor] = {}
 
@@ -60,18 +61,18 @@ class StagingBuffer:
         Raises:
             UserError: one of them has a type that the file format does not know.
         """
-        shard_map = tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items())
-        if shard_map != self.shard_map:
-            self.lay_out(shard_map)
+        layout = tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items())
+        if layout != self.layout:
+            self.lay_out(layout)
         for name, tensor in tensors.items():
             self.places[name].copy_(tensor.detach(), non_blocking=self.pinned)
 
-    def lay_out(self, shard_map: ShardMap) -> None:
+    def lay_out(self, layout: Layout) -> None:
         """Write the head of the file and find a place for each tensor behind it."""
-        check_types((name, dtype) for name, dtype, _ in shard_map)
+        check_types((name, dtype) for name, dtype, _ in layout)
         # The widest first: every tensor then begins at a multiple of its element's size. In any other order than that of
         # their names, equal states would not be equal files.
-        widest_first = sorted(shard_map, key=lambda entry: (-entry[1].itemsize, entry[0]))
+        widest_first = sorted(layout, key=lambda entry: (-entry[1].itemsize, entry[0]))
         entries: dict[str, dict[str, object]] = {}
         spans: dict[str, tuple[int, int]] = {}
         end = 0
@@ -83,7 +84,7 @@ class StagingBuffer:
         head += b" " * (-len(head) % 8)
         begin = 8 + len(head)
         # Let go of the old memory before taking the new.
-        self.shard_map, self.places, self.content = None, {}, torch.empty(0, dtype=torch.uint8)
+        self.layout, self.places, self.content = None, {}, torch.empty(0, dtype=torch.uint8)
         if self.unpin is not None:
             self.unpin()
         self.content = torch.empty(begin + end, dtype=torch.uint8)
@@ -94,7 +95,7 @@ class StagingBuffer:
         for name, dtype, shape in widest_first:
             first, last = spans[name]
             self.places[name] = self.content[begin + first : begin + last].view(dtype).view(shape)
-        self.shard_map = shard_map
+        self.layout = layout
 
     def write(self, path: Path) -> tuple[int, str]:
         """Write the file, flush it to the disk, and return its size in bytes and its SHA-256."""

@@ -1,7 +1,7 @@
-"""Checkpoints in the background: training stands still for a copy in memory, and a thread writes it while training goes on.
+"""Checkpoints in the background: training waits for a copy in memory, and a thread writes it while training goes on.
 
-Where the main process holds the whole state it alone writes. Where the state is spread each process writes what it owns, and
-the main one seals when all have. The threads touch neither a device nor a process group.
+Where the main process holds the whole state, it alone writes. Where the state is sharded, each process writes what it
+owns, and the main one seals when all have. The threads touch neither a device nor a process group.
 """
 
 import shutil
@@ -27,9 +27,7 @@ from toolkit.checkpoint.format import (
     write_checkpoint,
     write_flushed,
 )
-from toolkit.checkpoint.reader import OPTIMIZER as OPTIMIZER
 from toolkit.checkpoint.reader import SHARDS, index_as_json
-from toolkit.checkpoint.reader import WEIGHTS as WEIGHTS
 from toolkit.checkpoint.staging import StagingBuffer, in_bytes
 from toolkit.errors import UserError
 from toolkit.output import pipes
@@ -37,7 +35,6 @@ from toolkit.output.ledger import Ledger, LedgerEnd
 from toolkit.output.run_folder import RunFolder, sealed_folders, step_of
 
 Write = Callable[[Path], tuple[int, str]]
-Others = Callable[[Path], Mapping[str, SealedFile]]
 
 
 @dataclass(frozen=True)
@@ -51,9 +48,9 @@ class Content:
     state: Mapping[str, Any]
     """Everything that is no tensor, as JSON."""
     shards: Mapping[str, Mapping[str, Any]] | None = None
-    """Where each piece of each tensor lies, if they are spread over processes."""
+    """Where each shard of each tensor lies, if they are sharded."""
     owners: tuple[int, ...] = ()
-    """The ranks that write pieces of tensors, if they are spread."""
+    """The ranks that write shards of tensors, if they are sharded."""
 
 
 class Writer(ABC):
@@ -63,7 +60,7 @@ class Writer(ABC):
         self.folder = folder
         self.pinned = pinned
         self.staging_buffers: dict[str, StagingBuffer] = {}
-        self.told_of_pageable = False
+        self.has_warned = False
         self.thread: threading.Thread | None = None
         self.begun: int | None = None
         """The step of the checkpoint that was begun last."""
@@ -73,7 +70,7 @@ class Writer(ABC):
         """The step of the best evaluation, whose checkpoint is never deleted."""
         self.failure: Exception | None = None
         self.stood_still = 0.0
-        """Seconds for which training stood still since this was last asked."""
+        """Seconds for which training stood still since the last `take_time`."""
 
     @property
     @abstractmethod
@@ -98,21 +95,17 @@ class Writer(ABC):
                     self.staging_buffers[name].take(tensors)
                 if self.pinned:
                     torch.accelerator.synchronize()
-                    self.tell_if_not_pinned()
+                    self.warn_if_not_pinned()
                 self.begin(step, content)
             except UserError as error:
                 self.failure = error
         self.stood_still += perf_counter() - started
 
-    def tell_if_not_pinned(self) -> None:
-        """Say, once, if memory for the copies could not be pinned."""
-        pageable = [
-            staging_buffer.content.nbytes
-            for staging_buffer in self.staging_buffers.values()
-            if not staging_buffer.pinned
-        ]
-        if pageable and not self.told_of_pageable:
-            self.told_of_pageable = True
+    def warn_if_not_pinned(self) -> None:
+        """Print a warning, once, if memory for the copies could not be pinned."""
+        pageable = [buffer.content.nbytes for buffer in self.staging_buffers.values() if not buffer.pinned]
+        if pageable and not self.has_warned:
+            self.has_warned = True
             pipes.tell(
                 f"the system refused to pin {in_bytes(sum(pageable))} of host memory for the copy of a checkpoint; "
                 "ordinary memory is used, and training stands still for longer at each checkpoint",
@@ -144,7 +137,7 @@ class Writer(ABC):
 
 
 class PartWriter(Writer):
-    """Writes the part of a process that is not the main one. What fails is told to the main process, whose failure it is."""
+    """Writes the part of a process that is not the main one, and reports to the main one what failed."""
 
     def __init__(self, folder: RunFolder, exchange: Exchange, pinned: bool = False) -> None:
         super().__init__(folder, pinned)
@@ -152,7 +145,6 @@ class PartWriter(Writer):
 
     @property
     def is_shared(self) -> bool:
-        """It is."""
         return True
 
     def begin(self, step: int, content: Content) -> None:
@@ -161,17 +153,19 @@ class PartWriter(Writer):
             self.start(self.write, step)
 
     def write(self, step: int) -> None:
-        """Write the staging buffers beside those of the others, and tell the main process."""
-        # Where that one is gone nobody is left to be told.
+        """Write the staging buffers into the folder of all, and report to the main process."""
+        # If the main process is gone, nobody is left to report to.
         with suppress(RuntimeError):
             try:
-                beside = partial_folder(self.folder.checkpoints, step)
-                beside.mkdir(parents=True, exist_ok=True)
-                files = {name: SealedFile(*taken.write(beside / name)) for name, taken in self.staging_buffers.items()}
+                folder = partial_folder(self.folder.checkpoints, step)
+                folder.mkdir(parents=True, exist_ok=True)
+                files = {
+                    name: SealedFile(*buffer.write(folder / name)) for name, buffer in self.staging_buffers.items()
+                }
             except Exception as error:
-                self.exchange.tell_failure(step, error)
+                self.exchange.report_failure(step, error)
             else:
-                self.exchange.tell(step, files)
+                self.exchange.report(step, files)
 
 
 class Saver(Writer):
@@ -190,73 +184,71 @@ class Saver(Writer):
 
     @property
     def is_shared(self) -> bool:
-        """Whether the others write parts."""
         return self.exchange is not None
 
     def begin(self, step: int, content: Content) -> None:
         """Start the thread."""
-        # The tensors go on being trained: the thread has no business with them.
+        # Training changes the tensors meanwhile: the thread gets none of them.
         self.start(self.write, step, replace(content, tensors={}), self.ledger.end, self.best)
 
     def write(self, step: int, content: Content, ledger: LedgerEnd, best: int | None) -> None:
-        """Write a checkpoint from the staging buffers, and then let go of an old one; not of the best that this one knows of."""
-        doing = f"the checkpoint of step {step:,} can't be written to {self.folder.checkpoints}"
-        others: list[Others] = []
+        """Write a checkpoint from the staging buffers, then delete old ones, but not that of step `best`."""
+        failed = f"the checkpoint of step {step:,} can't be written to {self.folder.checkpoints}"
+        others = None
         if self.exchange is not None:
             ranks = [rank for rank in content.owners if rank != self.exchange.rank]
-            others = [partial(self.exchange.gather, step, ranks)]
+            others = partial(self.exchange.gather, step, ranks)
         try:
             try:
                 self.folder.check_is_there()
                 self.ledger.bring_to_disk()
             except (OSError, UserError):
-                self.discard(step, others)
+                if others is not None:
+                    self.discard(step, others)
                 raise
-            files: dict[str, Write] = {
-                name: staging_buffer.write for name, staging_buffer in self.staging_buffers.items()
-            }
+            files: dict[str, Write] = {name: buffer.write for name, buffer in self.staging_buffers.items()}
             if content.shards is not None:
                 files[SHARDS] = partial(write_index, content.shards)
             manifest = write_checkpoint(
-                self.folder.checkpoints, step, files, content.state, ledger, self.previous, *others
+                self.folder.checkpoints, step, files, content.state, ledger, self.previous, others
             )
             self.previous, self.newest = manifest.seal, step
-            doing = f"{self.folder.path} can't be kept up to date"
+            failed = f"{self.folder.path} can't be kept up to date"
             self.folder.update(step=step, epoch=content.epoch)
             self.retire(best)
         except OSError as error:
-            self.failure = UserError(self.told(doing, error) if self.folder.is_there() else self.folder.gone)
+            self.failure = UserError(self.problem(failed, error) if self.folder.is_there() else self.folder.gone)
         except Exception as error:
             self.failure = error
 
-    def discard(self, step: int, others: list[Others]) -> None:
-        """Delete what the others write of a checkpoint that will not be."""
-        beside = partial_folder(self.folder.checkpoints, step)
-        for wait in others:
-            with suppress(OSError, RuntimeError):
-                wait(beside)
-        shutil.rmtree(beside, ignore_errors=True)
+    def discard(self, step: int, others: Callable[[Path], Mapping[str, SealedFile]]) -> None:
+        """Wait for the parts of a checkpoint that will not be sealed, and delete them."""
+        folder = partial_folder(self.folder.checkpoints, step)
+        with suppress(OSError, RuntimeError):
+            others(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def retire(self, best: int | None) -> None:
-        """Delete what is neither among the newest nor the best. The newest stays until the run is finished."""
+        """Delete checkpoints that are neither among the newest nor the best; at least one stays."""
         retire(self.folder.checkpoints, max(1, self.keep), [best] if best is not None else [])
 
-    def told(self, doing: str, error: OSError) -> str:
-        """Say what failed and why, and what is left."""
+    def problem(self, failed: str, error: OSError) -> str:
+        """Return the message: what failed and why, and which checkpoint is left."""
         left = (
             f"the checkpoint of step {self.newest:,} is sealed"
             if self.newest is not None
             else "there is no sealed checkpoint"
         )
-        return f"{doing} ({error.strerror or error}); {left}. Make room or repair the folder, then start the same command again"
+        reason = error.strerror or error
+        return f"{failed} ({reason}); {left}. Make room or repair the folder, then start the same command again"
 
     def tidy(self) -> None:
-        """Delete what a process left that died while it wrote."""
+        """Delete what a process that died left half written."""
         remove_leftovers(self.folder.checkpoints)
 
 
 def write_index(shards: Mapping[str, Mapping[str, Any]], path: Path) -> tuple[int, str]:
-    """Write where each piece of each tensor lies, and return size and SHA-256 of the file."""
+    """Write where each shard of each tensor lies, and return size and SHA-256 of the file."""
     sealed = write_flushed(path, index_as_json(shards))
     return sealed.bytes, sealed.sha256
 

@@ -141,7 +141,7 @@ class ShardMap:
         for name, shape in self.shapes.items():
             if not is_sharded(shape, tuple(self.holders[name])):
                 raise RuntimeError(
-                    f"the pieces of {name} that the processes hold are not the whole of it, each part once"
+                    f"the shards of {name} that the processes hold are not the whole of it, each part once"
                 )
 
     def of(self, prefix: str) -> "ShardMap":

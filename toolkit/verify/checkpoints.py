@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from toolkit.checkpoint.resume import LENGTH
+from toolkit.checkpoint.compatibility import LENGTH
 from toolkit.config.schema import Config, changes_numbers, is_declared
 from toolkit.config.suggestions import show
 from toolkit.config.yaml import as_mapping, differing, flatten

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from toolkit.checkpoint.load import digest_of_frozen
 from toolkit.config.model import LoraConfig, ModelConfig
 from toolkit.errors import UserError
 from toolkit.models.export import pretrained_folder
 from toolkit.models.lora import has_adapters
+from toolkit.models.parameters import digest_of_frozen
 from toolkit.models.tokenizer import tokenizer
 from toolkit.randomness import seed_for
 from toolkit.tasks.conversations.models import causal_model

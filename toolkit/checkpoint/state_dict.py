@@ -1,7 +1,8 @@
-"""The state of any optimizer as tensors with names and plain JSON, so that reading it back can execute nothing.
+"""The state of a run as tensors with names and plain JSON, so that reading it back can execute nothing.
 
-Tensors are named by parameter and entry ("encoder.weight/exp_avg"): they find their way back however parameters are
-numbered or grouped. Everything else (counts, flags, nested lists) is kept as JSON in which each container says what it is.
+Tensors of an optimizer are named by parameter and entry ("encoder.weight/exp_avg"): they are found again however
+parameters are numbered or grouped. Everything else (counts, flags, nested lists) is JSON in which each container says
+what it is.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,10 +11,53 @@ from typing import Any
 
 import torch
 
+from toolkit.checkpoint.reader import OPTIMIZER, WEIGHTS, file_of, index_entries
+from toolkit.checkpoint.sharded import shard_map_of
+from toolkit.checkpoint.writer import Content
+from toolkit.distributed.runtime import Runtime
+from toolkit.distributed.shards import local_of
 from toolkit.errors import UserError
+from toolkit.models.parameters import parameter_names, weights_of
 
 Packed = Any
 """JSON: a scalar as it is; {"tensor": name}, {"list": [...]}, {"tuple": [...]} or {"dict": [[key, value], ...]}."""
+
+
+def content_of(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    epoch: float,
+    state: Mapping[str, Any],
+    sharded: Runtime | None = None,
+) -> Content:
+    """Return the content of a checkpoint, nothing copied yet: all of it, or what this process owns.
+
+    With `sharded` every process writes the shards that it owns, and all processes call this together.
+    """
+    packed, averages = pack_optimizer(optimizer, parameter_names(model))
+    kinds = {WEIGHTS: weights_of(model), OPTIMIZER: averages}
+    state = {"step": step, "epoch": epoch, **state, "optimizer": packed}
+    if sharded is None:
+        files = {kind: {name: local_of(tensor) for name, tensor in tensors.items()} for kind, tensors in kinds.items()}
+        return Content(epoch, files, state)
+    return sharded_content(kinds, epoch, state, sharded)
+
+
+def sharded_content(
+    kinds: Mapping[str, Mapping[str, torch.Tensor]], epoch: float, state: Mapping[str, Any], runtime: Runtime
+) -> Content:
+    """Return what this process writes of tensors that are sharded over all processes."""
+    both = {f"{kind}/{name}": tensor for kind, tensors in kinds.items() for name, tensor in tensors.items()}
+    together = shard_map_of(both, runtime)
+    files, shards = {}, {}
+    for kind, tensors in kinds.items():
+        shard_map = together.of(f"{kind}/")
+        shards[kind.removesuffix(".safetensors")] = index_entries(kind, shard_map, tensors)
+        if runtime.rank in shard_map.owners:
+            owned = shard_map.owned(runtime.rank)
+            files[file_of(kind, shard_map, runtime.rank)] = {name: local_of(tensors[name]) for name in owned}
+    return Content(epoch, files, state, shards, tuple(together.owners))
 
 
 def pack_optimizer(
@@ -21,7 +65,7 @@ def pack_optimizer(
 ) -> tuple[Packed, dict[str, torch.Tensor]]:
     """Return the structure of an optimizer's state and its tensors by name; nothing is copied.
 
-    The structure is the same however the model is spread over processes, which may need more groups than the settings do.
+    The structure does not depend on how the model is sharded, which may need more groups than the settings do.
 
     Args:
         optimizer: any.
@@ -83,7 +127,7 @@ def grouped_names(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor,
 
 
 def regrouped(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], packed: Packed) -> bool:
-    """Return whether parameters that had different settings in a packed state are in one group now, or decay otherwise."""
+    """Return whether parameters with different settings in a packed state share a group now, or decay differently."""
     previous = {
         name: settings for settings, members in zip(packed["groups"], packed["names"], strict=True) for name in members
     }

@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from toolkit.checkpoint.optimizer_state import load_optimizer, pack, pack_optimizer, unpack
 from toolkit.checkpoint.staging import StagingBuffer
+from toolkit.checkpoint.state_dict import load_optimizer, pack, pack_optimizer, unpack
 from toolkit.config.schema import OptimConfig
 from toolkit.errors import UserError
 from toolkit.optimizer import build_optimizer
