@@ -140,7 +140,7 @@ def broken_promises(case: Case, ending: Ending, status: int, recorded: str, seal
         problems.append(f"{ending.left} process(es) left behind")
     if sealed != case.sealed:
         problems.append(f"newest checkpoint {sealed}, not {case.sealed}")
-    # The last word stands below the launcher's trace once more (`toolkit/distributed/last_word.py`).
+    # The last word stands below the launcher's trace once more (`toolkit/distributed/final_message.py`).
     at_once, _, below = ending.said.partition(TRACE)
     problems += [
         f"{at_once.count(text)} and {below.count(text)} times: {text}"

@@ -57,9 +57,9 @@ def fine_tune(
         code = USER_CAN_FIX
     except Preempted as stop:
         if is_main_process():
-            from toolkit.distributed.last_word import say_last
+            from toolkit.distributed.final_message import print_final_message
 
-            say_last(
+            print_final_message(
                 f"\n{recipe}: stopped on request ({stop.reason}) after step {stop.step:,}, which has a sealed checkpoint; "
                 f"{next_command(config)} from there",
                 sys.stdout,
@@ -178,10 +178,12 @@ def report(recipe: str, config: Config | None, error: UserError) -> None:
         from toolkit.output.run_folder import leave_word_of_refusal
 
         leave_word_of_refusal(Path(config.output), error.problems)
-    from toolkit.distributed.last_word import say_last
+    from toolkit.distributed.final_message import print_final_message
 
     pipes.flush()
-    say_last("\n".join(["", f"{recipe} can't go on:", *(f"  - {problem}" for problem in error.problems)]), sys.stderr)
+    print_final_message(
+        "\n".join(["", f"{recipe} can't go on:", *(f"  - {problem}" for problem in error.problems)]), sys.stderr
+    )
 
 
 def speaks_for_its_machine(error: UserError) -> bool:

@@ -21,13 +21,13 @@ from toolkit.checkpoint.sharded import check_folder_is_shared, shard_map_of
 from toolkit.checkpoint.writer import PartWriter, Saver, newest_name
 from toolkit.config.schema import Config
 from toolkit.config.yaml import to_yaml
-from toolkit.distributed.last_word import say_last
+from toolkit.distributed.final_message import print_final_message
 from toolkit.distributed.launch import agent
 from toolkit.distributed.memory import lacks_memory
 from toolkit.distributed.phase import PREPARING, WRITING
 from toolkit.distributed.preflight import digests_of_data
 from toolkit.distributed.runtime import Runtime
-from toolkit.distributed.watchdog import Verdict
+from toolkit.distributed.verdict import Verdict
 from toolkit.errors import DEFECT, STOPPED, USER_CAN_FIX, Preempted, UserError
 from toolkit.evaluation import Evaluation
 from toolkit.evaluation_file import evaluation_of, numbers, write_evaluation
@@ -410,7 +410,7 @@ class Session:
                 with suppress(OSError):
                     self.record_failure(text, code=code)
             if not verdict.get("told"):
-                say_last(f"\n{self.recipe} can't go on:\n  - {text}; {left}", sys.stderr)
+                print_final_message(f"\n{self.recipe} can't go on:\n  - {text}; {left}", sys.stderr)
             return code
         code = STOPPED if verdict.get("expired") and sealed else DEFECT
         with suppress(OSError):
@@ -419,7 +419,7 @@ class Session:
             else:
                 # An agent does not start again what was asked to stop.
                 self.record_failure(f"ended at once: {text}", agent=agent())
-        say_last(f"\n{self.recipe}: ended at once ({text}); {left}", sys.stderr)
+        print_final_message(f"\n{self.recipe}: ended at once ({text}); {left}", sys.stderr)
         return code
 
 

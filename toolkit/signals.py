@@ -1,7 +1,9 @@
-"""Requests to stop: signals and the file STOP, noted at once and acted on by all processes together, between two steps.
+"""Requests to stop: signals and the file STOP. They are noted at once, and all processes stop together between steps.
 
-A handler in Python runs only between two instructions of the main thread, which may stand in a collective for minutes. So a
-thread of its own is told by the system, through the descriptor that Python writes the number of each signal to.
+A handler in Python runs only between two instructions of the main thread, which may wait in a collective for minutes.
+So a thread of its own listens at the descriptor to which Python writes the number of each signal.
+
+The module stands at the root because `toolkit/data/loader.py`, below `distributed/`, protects its workers from signals.
 """
 
 import ctypes
@@ -17,12 +19,12 @@ from time import monotonic
 from types import FrameType
 
 REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-# What the kernel sends when the launcher dies: none of the signals that a person or a launcher sends, so that the end of
-# the launcher half a second after a Ctrl-C is not taken for the second Ctrl-C. (macOS has no such signals, and sends
+# What the kernel sends when the launcher dies: none of the signals that a person or a launcher sends, so that the end
+# of the launcher half a second after a Ctrl-C is not taken for the second Ctrl-C. (macOS has no such signals, and sends
 # none.)
 LAUNCHER_DIED = getattr(signal, "SIGRTMIN", signal.SIGUSR2)
 PR_SET_PDEATHSIG = 1
-SECONDS_TO_A_SECOND_THOUGHT = 1.0
+SECONDS_TO_A_SECOND_REQUEST = 1.0
 
 
 class StopRequests:
@@ -50,10 +52,10 @@ class StopRequests:
 
     @contextmanager
     def listening(self, end_at_once: Callable[[str, bool], None], launched: bool) -> Iterator[None]:
-        """Take signals for requests in this block; does nothing outside of the main thread, where Python allows no handler.
+        """Take signals for requests in this block; nothing outside of the main thread, where Python allows no handler.
 
         Args:
-            end_at_once: ends the run with a word on why, and whether it is the end of the grace period; called from a thread.
+            end_at_once: ends the run, given the reason and whether the grace period is over; called from a thread.
             launched: whether a launcher started this process, whose death is a request too.
         """
         if threading.current_thread() is not threading.main_thread():
@@ -61,8 +63,8 @@ class StopRequests:
             return
         receiving, sending = socket.socketpair()
         sending.setblocking(False)
-        previous = {number: signal.signal(number, heard_elsewhere) for number in (*REQUESTS, LAUNCHER_DIED)}
-        former_descriptor = signal.set_wakeup_fd(sending.fileno(), warn_on_full_buffer=False)
+        previous = {number: signal.signal(number, ignore_here) for number in (*REQUESTS, LAUNCHER_DIED)}
+        previous_descriptor = signal.set_wakeup_fd(sending.fileno(), warn_on_full_buffer=False)
         listener = threading.Thread(
             target=self.listen, args=(receiving, end_at_once), name="stop requests", daemon=True
         )
@@ -72,10 +74,10 @@ class StopRequests:
         try:
             yield
         finally:
-            signal.set_wakeup_fd(former_descriptor)
+            signal.set_wakeup_fd(previous_descriptor)
             for number, handler in previous.items():
-                # Who was asked to stop is about to end: a second SIGTERM of an agent must not change the exit code. A notebook
-                # stays, and Ctrl-C has to work there.
+                # Who was asked to stop is about to end: a second SIGTERM of an agent must not change the exit code. A
+                # notebook stays, and Ctrl-C has to work there.
                 ends = self.reason is not None and not hasattr(sys, "ps1")
                 signal.signal(number, signal.SIG_IGN if ends else handler)
             # A loader's worker has a copy of this end, which closing ours would leave open, and the listener waiting.
@@ -113,7 +115,7 @@ class StopRequests:
             return
         name = signal.Signals(number).name
         if self.interrupted_at is not None and (
-            number == signal.SIGINT or monotonic() - self.interrupted_at >= SECONDS_TO_A_SECOND_THOUGHT
+            number == signal.SIGINT or monotonic() - self.interrupted_at >= SECONDS_TO_A_SECOND_REQUEST
         ):
             end_at_once(f"{name} after SIGINT", False)
         if number == signal.SIGINT and self.interrupted_at is None:
@@ -121,12 +123,12 @@ class StopRequests:
         self.note(name)
 
 
-def heard_elsewhere(number: int, frame: FrameType | None) -> None:
-    """Stand in as the handler: the thread that listens has been told."""
+def ignore_here(number: int, frame: FrameType | None) -> None:
+    """Do nothing, as the handler: the system has woken the thread that listens."""
 
 
 def end_undisturbed() -> None:
-    """Ignore requests from here on: this process ends by itself, and has to tell why before an agent ends it."""
+    """Ignore requests from here on: this process ends by itself, and has to print why before an agent ends it."""
     if threading.current_thread() is threading.main_thread():
         for number in (*REQUESTS, LAUNCHER_DIED):
             signal.signal(number, signal.SIG_IGN)
@@ -141,10 +143,10 @@ def tell_when_launcher_dies() -> None:
 
 
 def leave_signals_to_the_run(worker: int = 0) -> None:
-    """Let a loader's worker outlive signals that are meant for the run, and die with its process at once.
+    """Let a worker of a loader ignore signals that are meant for the run, and die at once with its parent process.
 
-    Called by torch when a worker has started. It was forked with these signals held back (see `held_back`), so that none
-    can come before.
+    Called by torch when a worker has started. It was forked with these signals held back (see `held_back`), so that
+    none can come before.
     """
     signal.set_wakeup_fd(-1)
     for number in REQUESTS:

@@ -13,7 +13,7 @@ from toolkit.config.learning_rates import with_learning_rate
 from toolkit.config.schema import Config
 from toolkit.config.yaml import read_yaml
 from toolkit.distributed.launch import launched
-from toolkit.distributed.memory import OutOfMemoryError, lack_of, lacks_memory, told
+from toolkit.distributed.memory import OutOfMemoryError, lack_of, lacks_memory, out_of_memory_message
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start import start_runtime
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
@@ -120,7 +120,7 @@ def lack_of_memory_told(config: Config, runtime: Runtime) -> Iterator[None]:
         shared = isinstance(error, OutOfMemoryError)
         newest = None if config.evaluate.only else newest_name(Path(str(config.output)))
         lack = str(error) if shared else lack_of(error)
-        text = told(lack, runtime.phase.phase, config, runtime.strategy.is_sharded, newest)
+        text = out_of_memory_message(lack, runtime.phase.phase, config, runtime.strategy.is_sharded, newest)
         raise (SharedUserError if shared else UserError)(text) from None
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints, ledgers and disks that are not as they should be: told by name, and what is still good is gone on with."""
+"""Checkpoints, ledgers and disks that are damaged are named, and the run goes on from what is still good."""
 
 import errno
 import json
@@ -137,8 +137,8 @@ def test_a_checkpoint_of_a_newer_version_is_refused_by_name(folder: Path) -> Non
     file.write_text(json.dumps({**content, "seal": seal_of(content)}), encoding="utf-8")
     before = contents(folder)
     run(folder, *OFTEN).told(
-        f"the checkpoint {checkpoint(folder, 7)} has format version {FORMAT + 1}, and this version of the toolkit reads up to "
-        f"{FORMAT}; use the newer version that wrote it, or name an older checkpoint with --resume"
+        f"the checkpoint {checkpoint(folder, 7)} has format version {FORMAT + 1}, and this version of the toolkit "
+        f"reads up to {FORMAT}; use the newer version that wrote it, or name an older checkpoint with --resume"
     )
     assert contents(folder) == before
     run(folder, *OFTEN, "--resume", str(checkpoint(folder, 5))).done().says("going on after step 5")
@@ -185,8 +185,9 @@ def test_settings_that_change_numbers_are_refused_each_with_both_values(where: s
 def test_every_setting_is_one_that_changes_numbers_or_one_that_a_run_may_change() -> None:
     """A new one has to be put into one of the two lists; the second is tried in test_resume.py."""
     speed_and_cadence = {
-        "batch.micro", "batch.balance", "batch.eval", "batch.reduce_each", "evaluate.every", "evaluate.only", "evaluate.show", "optim.nonfinite",
-        "log.every", "output", "resume", "rehearse", "threads", "checkpoint.every", "checkpoint.keep", "checkpoint.best", "checkpoint.grace",
+        "batch.micro", "batch.balance", "batch.eval", "batch.reduce_each", "evaluate.every", "evaluate.only",
+        "evaluate.show", "optim.nonfinite", "log.every", "output", "resume", "rehearse", "threads",
+        "checkpoint.every", "checkpoint.keep", "checkpoint.best", "checkpoint.grace",
         "timeout.meeting", "timeout.silence", "timeout.progress",
     }  # fmt: skip
     # Of the tiny recipe's own, and of what is given instead of epochs.
@@ -211,7 +212,7 @@ def with_data(part: str, digest: str) -> Build:
 
     def build(config: Tiny) -> Task:
         made = task(config)
-        source: Any = getattr(made, part)
+        source: Any = getattr(made.data, part)
         source.digest = lambda: digest
         return made
 
@@ -392,7 +393,8 @@ def test_a_damaged_checkpoint_that_was_named_is_refused_and_no_other_is_taken(fo
     flip(checkpoint(folder, 5) / "weights.safetensors")
     before = contents(folder)
     run(folder, *OFTEN, "--resume", str(checkpoint(folder, 5))).told(
-        f"resume is '{checkpoint(folder, 5)}', which is no valid checkpoint: its file weights.safetensors has another content"
+        f"resume is '{checkpoint(folder, 5)}', which is no valid checkpoint: its file weights.safetensors has another "
+        "content"
     )
     assert contents(folder) == before
 
@@ -469,7 +471,8 @@ def test_a_disk_that_takes_no_checkpoint_stops_the_run_and_costs_nothing(place: 
     with refusing(place, code):
         outcome = run(folder, *command)
     outcome.told(
-        f"the checkpoint of step 5 can't be written to {folder / 'checkpoints'} ({os.strerror(code)}); the checkpoint of step 3 is sealed",
+        f"the checkpoint of step 5 can't be written to {folder / 'checkpoints'} ({os.strerror(code)}); the checkpoint "
+        "of step 3 is sealed",
         "Make room or repair the folder, then start the same command again",
     )
     assert (outcome.record["status"], steps_sealed(folder)) == ("failed", sealed)
@@ -523,8 +526,8 @@ def test_a_ledger_that_can_not_be_written_stops_the_run_and_costs_nothing(
     folder, command = tmp_path / "run", ["--checkpoint.every", "5", "--evaluate.every", "4", "--checkpoint.keep", "9"]
     with ledger_that_fails_at(step, times):
         outcome = run(folder, *command).told(
-            f"the ledger {folder / 'ledger.jsonl'} can't be written (No space left on device); make room or repair the folder, "
-            "then start the same command again: it goes on from the newest checkpoint"
+            f"the ledger {folder / 'ledger.jsonl'} can't be written (No space left on device); make room or repair the "
+            "folder, then start the same command again: it goes on from the newest checkpoint"
         )
     assert outcome.record["status"] == "failed"
     # A checkpoint that was taken before an evaluation goes without the row of its step.

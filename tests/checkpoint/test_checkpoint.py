@@ -95,7 +95,7 @@ def test_what_was_sealed_is_what_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_byte_that_changes_is_found(name: str, tmp_path: Path) -> None:
-    """In the files one bit at a time is as good as another; the manifest, which is text, is held against all of them."""
+    """In the files any bit is as good as another; of the manifest, which is text, every bit is tried."""
     sealed(tmp_path)
     folder = tmp_path / "step-000007"
     masks = tuple(1 << bit for bit in range(8)) if name == "manifest.json" else (0x01, 0xFF)
@@ -180,8 +180,9 @@ def test_a_newer_format_is_refused_by_both_versions(more: dict[str, int], tmp_pa
     content = {**json.loads(file.read_text()), **more, "format": FORMAT + 1}
     del content["seal"]
     file.write_text(json.dumps({**content, "seal": seal_of(content)}))
-    told = rf"{tmp_path}/step-000007 has format version {FORMAT + 1}, and this version of the toolkit reads up to {FORMAT};"
-    with pytest.raises(UserError, match=told):
+    problem = rf"{tmp_path}/step-000007 has format version {FORMAT + 1}, and this version of the toolkit "
+    problem += rf"reads up to {FORMAT};"
+    with pytest.raises(UserError, match=problem):
         inspect(tmp_path / "step-000007")
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints in the background: of the moment they were asked for, one at a time, and old ones go only when it is safe."""
+"""Checkpoints in the background: of the state at the call, one at a time, and old ones go only when it is safe."""
 
 import errno
 import os
@@ -215,7 +215,8 @@ def slow_disk_watched(parent: Path, keep: int, scores: dict[int, float]) -> Iter
 
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 3), min_size=12, max_size=12), st.integers(1, 5), st.integers(1, 4), st.integers(1, 3))
-# The best so far is step 3; step 6 is better and not due, and its evaluation ends while the checkpoint of step 5 is written.
+# The best so far is step 3; step 6 is better and not due, and its evaluation ends while the checkpoint of step 5 is
+# written.
 @example([1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 5, 3, 1)
 @example([3, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0], 1, 1, 1)
 @example([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], 1, 1, 3)

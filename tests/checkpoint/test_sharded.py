@@ -88,8 +88,8 @@ def test_what_is_written_is_sealed_and_says_the_same_as_one_process_would(folder
     }
     with CheckpointReader(sharded) as stored, CheckpointReader(plain) as other:
         for kind in (WEIGHTS, OPTIMIZER):
-            assert {name: entry.words for name, entry in stored.index(kind).items()} == {
-                name: entry.words for name, entry in other.index(kind).items()
+            assert {name: entry.description for name, entry in stored.index(kind).items()} == {
+                name: entry.description for name, entry in other.index(kind).items()
             }
             assert all(torch.equal(stored.whole(kind, n), other.whole(kind, n)) for n in stored.index(kind))
             # Each element once, so that no process writes what another one does.

@@ -1,4 +1,4 @@
-"""The state of any optimizer comes back through tensors with names and JSON as it was, and goes on to the same weights."""
+"""The state of any optimizer comes back from named tensors and JSON as it was, and trains on to the same weights."""
 
 import json
 from collections.abc import Callable

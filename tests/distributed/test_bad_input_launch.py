@@ -30,7 +30,8 @@ OURS = "use one of accelerate_configs/"
         (
             {"ACCELERATE_DYNAMO_BACKEND": "INDUCTOR"},
             [
-                "asks for torch.compile (dynamo_backend inductor), which this toolkit does not train with; leave dynamo_backend and"
+                "asks for torch.compile (dynamo_backend inductor), which this toolkit does not train with; leave "
+                "dynamo_backend and"
             ],
         ),
         ({"ACCELERATE_MIXED_PRECISION": "bf32"}, ["asks for mixed precision bf32, which this toolkit does not train"]),
@@ -93,8 +94,8 @@ def test_precision_that_the_weights_do_not_have(classify: Classify, monkeypatch:
 
 
 def test_world_that_accelerate_does_not_see(classify: Classify, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What `mpirun -n 1` leaves where WORLD_SIZE stands from an outer job: Accelerate believes the first of the two. As if the
-    # other process had come: alone, this one would wait for it and then say so.
+    # What `mpirun -n 1` leaves where WORLD_SIZE stands from an outer job: Accelerate believes the first of the two. As
+    # if the other process had come: alone, this one would wait for it and then say so.
     monkeypatch.setattr("toolkit.distributed.start.join_rendezvous", lambda patience: None)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")

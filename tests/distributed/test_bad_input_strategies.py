@@ -1,4 +1,4 @@
-"""Ways to spread a model that the processes, the machine or the model do not allow: told by name, before anything is begun."""
+"""Ways to distribute a model that the processes, the machine or the model do not allow are refused by name at once."""
 
 import socket
 from typing import Any
@@ -166,8 +166,8 @@ def test_layers_to_shard_by_that_the_model_does_not_have(monkeypatch: pytest.Mon
     with pytest.raises(UserError) as error:
         check_units(Network())
     assert error.value.problems == (
-        "fsdp_transformer_layer_cls_to_wrap names Layer, LlamaDecoderLayer, which the Network has no layer of; it has Linear, Network. "
-        "Name one of these, or leave the setting out to take the model's own choice",
+        "fsdp_transformer_layer_cls_to_wrap names Layer, LlamaDecoderLayer, which the Network has no layer of; it "
+        "has Linear, Network. Name one of these, or leave the setting out to take the model's own choice",
     )
 
 
@@ -206,6 +206,6 @@ def test_what_one_of_several_machines_was_asked_for(monkeypatch: pytest.MonkeyPa
     assert contradictions(launch, on_cpu=True, world_size=3) == [
         "the launch configuration (none) asks for an accelerator, but torch finds none on this machine; "
         "use accelerate_configs/cpu_several_nodes.yaml on all machines, or repair the driver",
-        f"`accelerate launch` on this machine ({socket.gethostname()}) was asked for 2 processes, but all machines together started 3; "
-        "start the same command, with the same number of machines and processes, on each machine",
+        f"`accelerate launch` on this machine ({socket.gethostname()}) was asked for 2 processes, but all machines "
+        "together started 3; start the same command, with the same number of machines and processes, on each machine",
     ]

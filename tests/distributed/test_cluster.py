@@ -1,4 +1,4 @@
-"""What starts a run on a cluster: its body runs as it stands, under an srun, an scontrol and an ssh that enter namespaces."""
+"""The scripts that start a run on a cluster run unchanged, with an srun, an scontrol and an ssh that enter namespaces."""
 
 import json
 import os
@@ -122,7 +122,8 @@ def test_a_slurm_job_stops_before_its_time_limit_and_is_put_back_into_the_queue_
 ) -> None:
     run, queue = tmp_path / "a run", tmp_path / "requeued"
     settings = {
-        "SLURM_JOB_ID": "41", "SLURM_JOB_NODELIST": "machine-0 machine-1", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "8",
+        "SLURM_JOB_ID": "41", "SLURM_JOB_NODELIST": "machine-0 machine-1", "SLURM_NNODES": "2",
+        "SLURM_GPUS_ON_NODE": "8",
         "REQUEUED": str(queue), "RECORDS": str(records), "RUN": str(run),
     }  # fmt: skip
     odd = ["--data.text", "it's $HOME; \"`"]

@@ -17,7 +17,7 @@ MAY_WAIT = {
     "toolkit/evaluation.py evaluate_batch": "the losses of batches are added up on the host, in float64",
     "toolkit/scoring.py to_host": "predictions go to the host, where the metrics are",
     "recipes/tag.py predict": "likewise: those of the words alone",
-    "toolkit/sample_scores.py class_probabilities": "what is shown to a reader goes to the host too, after the last evaluation",
+    "toolkit/sample_scores.py class_probabilities": "what a reader sees goes to the host too, after the last evaluation",
     "toolkit/sample_scores.py reference_losses": "likewise",
     "toolkit/tasks/sft/replies.py predict": "where each prompt ends decides what is generated from",
     "toolkit/tasks/sft/replies.py generate": "Transformers asks after each token whether all texts have ended",

@@ -1,4 +1,4 @@
-"""A step sends one set of gradients, however many micro-batches it has: counted by communication hooks in real processes."""
+"""A step sends one set of gradients, however many micro-batches it has; hooks in real processes count the bytes."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Every file of accelerate_configs/: Accelerate's own launcher takes it, it means what it says, and its head comment is true."""
+"""Every file of accelerate_configs/: Accelerate's launcher takes it, its settings take effect, its comment is true."""
 
 import os
 import re
@@ -64,7 +64,7 @@ def command_of(file: Path) -> list[str]:
 
 
 def launched(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, dict[str, str]]:
-    """Return what the launcher reads from its command line, from the file, and puts into the environment of a process."""
+    """Return the environment that the launcher gives a process, for a command line and a file."""
     monkeypatch.setattr(accelerate_launch, "is_port_in_use", lambda port: False)
     for variable in tuple(os.environ):
         if variable.startswith(SET_BY_A_LAUNCHER):

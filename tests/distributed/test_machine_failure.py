@@ -1,4 +1,4 @@
-"""A machine that loses power under an elastic launch: the others go on without it, by themselves, to the same numbers."""
+"""A machine loses power under an elastic launch: the others go on without it, by themselves, to the same numbers."""
 
 import json
 import time

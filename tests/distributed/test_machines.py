@@ -45,7 +45,7 @@ while sys.stdin.readable():
 
 
 def lines_after(process: Process, more: int, seconds: float) -> list[str] | None:
-    """Return the lines that a process prints from now on, once there are so many, or None if they do not come in time."""
+    """Return the next lines that a process prints, once there are so many, or None if they do not come in time."""
     begun, ends = len(process.output.splitlines()), time.monotonic() + seconds
     while len(process.output.splitlines()) < begun + more:
         if time.monotonic() > ends:
@@ -82,7 +82,8 @@ def test_links_can_be_delayed_cut_and_mended_and_machines_lose_power() -> None:
 
 
 def test_machines_of_a_killed_test_run_are_taken_down() -> None:
-    made = "from machines import machines\nwith machines(1) as network:\n    print(network.switch, flush=True)\n    input()"
+    made = "from machines import machines\nwith machines(1) as network:\n"
+    made += "    print(network.switch, flush=True)\n    input()"
     environment = clean_environment(PYTHONPATH=str(Path(__file__).parents[1] / "helpers"))
     with subprocess.Popen(
         [sys.executable, "-c", made], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment

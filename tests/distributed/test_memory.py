@@ -19,7 +19,7 @@ from trial import Outcome, run_here, run_outside
 
 from toolkit.checkpoint.staging import StagingBuffer
 from toolkit.config.schema import BatchConfig
-from toolkit.distributed.memory import lack_of, lacks_memory, told
+from toolkit.distributed.memory import lack_of, lacks_memory, out_of_memory_message
 from toolkit.distributed.phase import FORWARD_PASS, OPTIMIZER_STEP, PREDICTING, Phase
 from toolkit.output.ledger import read_ledger
 
@@ -111,7 +111,7 @@ def test_settings_that_make_another_run_are_named_apart() -> None:
     )
     micro = section(ids=(7,), batch={"input_ids": torch.empty(1, 512)})
     told_of = [
-        told("memory ran out", Phase(what, step, False, 0.0, (3, 1), batch), config, is_sharded, None)
+        out_of_memory_message("memory ran out", Phase(what, step, False, 0.0, (3, 1), batch), config, is_sharded, None)
         for what, step, batch, is_sharded in (
             (FORWARD_PASS, 4, micro, False),
             (PREDICTING, None, micro, True),

@@ -1,13 +1,11 @@
-"""Processes find each other within a bounded time, or say who is missing; and compare what they are about to do."""
+"""Processes find each other within a bounded time, or report who is missing."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic, sleep
@@ -15,19 +13,15 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import torch
 from launching import ROOT, TINY, clean_environment
 from stopped_runs import ACCELERATE_TWO, Job, Trouble
-from tiny_recipe import Tiny
 from torch.distributed import TCPStore
 
 from toolkit.distributed import rendezvous
-from toolkit.distributed.outcome import Failure, raise_shared
-from toolkit.distributed.preflight import compare, compare_data, compare_models, compare_starts, ranges
-from toolkit.distributed.rendezvous import Rendezvous, answer_roll, call_roll
+from toolkit.distributed.rendezvous import answer_roll, call_roll
 from toolkit.distributed.start import group_timeout
 from toolkit.distributed.store import Endpoint, open_store, read_endpoint
-from toolkit.errors import LoneUserError, SharedUserError, UserError
+from toolkit.errors import LoneUserError, UserError
 
 PATIENCE = 1.0
 IMPATIENT = ROOT / "tests" / "helpers" / "impatient_recipe.py"
@@ -133,7 +127,8 @@ def free_port() -> int:
 @pytest.mark.parametrize(
     ("host", "seconds", "problem"),
     [
-        ("localhost", 1.0, "reached nobody at localhost:{port} (that is this machine itself) within 0.5 s (connection refused)"),
+        ("localhost", 1.0, "reached nobody at localhost:{port} (that is this machine itself) within 0.5 s "
+                           "(connection refused)"),
         ("no.such.machine.invalid", 20.0, "the host name no.such.machine.invalid, where the processes are to meet"),
     ],
 )  # fmt: skip
@@ -156,7 +151,8 @@ def test_what_listens_there_and_is_no_run_ends_a_recipe_with_code_2_and_one_mess
         settings = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
         done = subprocess.run(
             [sys.executable, str(TINY), "--timeout.meeting", "1", "--threads", "1"],
-            env=clean_environment(**settings), capture_output=True, text=True, timeout=60, check=False, cwd=ROOT / "tests" / "helpers",
+            env=clean_environment(**settings), capture_output=True, text=True, timeout=60,
+            check=False, cwd=ROOT / "tests" / "helpers",
         )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
@@ -179,127 +175,6 @@ def test_what_no_launcher_would_say_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("MASTER_PORT", "7000")
     with pytest.raises(UserError, match="RANK is 2, and WORLD_SIZE is 2: processes are numbered from 0 to 1"):
         read_endpoint()
-
-
-def problems_of(pool: ThreadPoolExecutor, works: list[Callable[[], None]]) -> list[tuple[str, ...] | None]:
-    """Return the problems that each process raises; all compare at once."""
-    errors = [future.exception(10) for future in [pool.submit(work) for work in works]]
-    assert all(error is None or isinstance(error, SharedUserError) for error in errors), errors
-    return [error.problems if isinstance(error, SharedUserError) else None for error in errors]
-
-
-def exchange_over(store: TCPStore, rank: int, size: int) -> Callable[[Any], list[Any]]:
-    """Return what shares a value among threads, as `Runtime.gather_all` does among processes."""
-    peers, rounds = Rendezvous(endpoint(rank, size), store.clone()), iter(range(9))
-    return lambda mine: [json.loads(text) for text in peers.exchange(f"round {next(rounds)}", json.dumps(mine))]
-
-
-def test_settings_and_versions_that_differ_are_named_with_process_machine_and_values(
-    pool: ThreadPoolExecutor, store: TCPStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = Tiny(output="runs/x")
-    other = replace(config, batch=replace(config.batch, micro=2), threads=3)
-    peers = [Rendezvous(endpoint(rank, 3), store.clone()) for rank in range(3)]
-    problems = problems_of(
-        pool, [lambda m=m, c=c: compare_starts(m, c, True) for m, c in zip(peers, (config, other, config), strict=True)]
-    )
-    host = socket.gethostname()
-    # Threads may differ.
-    assert problems == 3 * [(
-        f"the processes differ in batch.micro (null in processes 0, 2 on {host}, 2 in process 1 on {host}); start the same command on "
-        "each machine",
-    )]  # fmt: skip
-    assert os.environ.get("ACCELERATE_MIXED_PRECISION") is None
-
-
-def test_every_file_and_version_that_numbers_depend_on_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    from toolkit.distributed.preflight import start_facts
-
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    summary = {name: value for name, (value, _) in start_facts(Tiny(), True).items()}
-    assert summary["the version of torch"] in torch.__version__
-    assert summary["the launch configuration's ACCELERATE_MIXED_PRECISION"] == "bf16"
-    for name in ("the file toolkit/loop.py", "the file toolkit/tasks/sft/data.py", "the recipe's file tiny_recipe.py"):
-        assert len(summary[name]) == 12
-    assert "optim.lr" in summary
-    assert "threads" not in summary
-
-
-def test_data_and_models_that_differ_are_named(pool: ThreadPoolExecutor, store: TCPStore) -> None:
-    from tiny_recipe import TinyData, task
-
-    tasks = [task(Tiny(data=TinyData(samples=samples))) for samples in (45, 45, 44)]
-    problems = problems_of(
-        pool,
-        [lambda r=r, t=t: compare_data(exchange_over(store, r, 3), t, {}) for r, t in enumerate(tasks)],  # type: ignore[misc]
-    )
-    assert problems[0] is not None
-    assert "differ in the number of training samples (45 in processes 0-1" in problems[0][0]
-    assert problems == 3 * [problems[0]]
-
-    # Of the processes of a machine one has read the data.
-    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    digests: list[dict[str, str | None]] = [{"train": "a"}, {}, {"train": "b"}]
-    problems = problems_of(
-        pool,
-        [lambda r=r, d=d: compare_data(exchange_over(store, r, 3), tasks[0], d) for r, d in enumerate(digests)],  # type: ignore[misc]
-    )
-    assert problems[0] is not None
-    assert "the content of the training data (a in process 0" in problems[0][0]
-    assert problems == 3 * [problems[0]]
-
-    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    models = [torch.nn.Linear(4, 3), torch.nn.Linear(4, 2, bias=False)]
-    problems = problems_of(
-        pool,
-        [lambda r=r, m=m: compare_models(exchange_over(store, r, 2), m) for r, m in enumerate(models)],  # type: ignore[misc]
-    )
-    assert problems[0] is not None
-    assert "the model's weight (float32 3x4, trained in process 0" in problems[0][0]
-    assert "float32 2x4, trained in process 1" in problems[0][0]
-    assert "the model's bias (float32 3, trained in process 0" in problems[0][0]
-
-    # Of one shape, with one other number among ten thousand.
-    models = [torch.nn.Linear(100, 100) for _ in range(2)]
-    models[1].load_state_dict(models[0].state_dict())
-    for values, different in ((True, False), (True, True), (False, True)):
-        store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-        models[1].weight.data[0, 0] += float(different)
-        problems = problems_of(
-            pool,
-            [
-                lambda r=r, m=m, s=store, v=values: compare_models(exchange_over(s, r, 2), m, v)  # type: ignore[misc]
-                for r, m in enumerate(models)
-            ],
-        )
-        assert [problem is not None for problem in problems] == 2 * [values and different]
-        assert problems[0] is None or "the values of the model's weight (" in problems[0][0]
-
-
-def test_what_is_equal_is_compared_by_one_hash(pool: ThreadPoolExecutor) -> None:
-    sent: list[Any] = []
-
-    def exchange(mine: Any) -> list[Any]:
-        sent.append(mine)
-        return [mine, None, mine]
-
-    compare(exchange, {"a": (1, "do it")})
-    assert [len(value) for value in sent] == [32]
-    assert ranges([5, 0, 1, 2, 7]) == "0-2, 5, 7"
-
-
-def test_an_error_of_another_machine_is_reported_with_its_name() -> None:
-    lost = ("there is no such file",)
-    for failures, expected in (
-        (
-            [None, Failure(lost, True, "b"), Failure(lost, True)],
-            (f"process 1 on b: {lost[0]}", f"process 2: {lost[0]}"),
-        ),
-        ([Failure(lost, True), Failure(lost, True, "b")], lost),
-    ):
-        with pytest.raises(SharedUserError) as error:
-            raise_shared(failures)
-        assert error.value.problems == expected
 
 
 @pytest.mark.parametrize(

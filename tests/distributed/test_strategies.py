@@ -1,4 +1,4 @@
-"""Sharded and split models: one run that passes through every strategy has the numbers of an undisturbed one in one process."""
+"""Sharded and split models: a run that passes through every strategy has the numbers of one in a single process."""
 
 import json
 from itertools import pairwise
@@ -53,7 +53,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     assert done.returncode == 0, done.stderr
     for file, processes, micro, stop in PASSAGE:
         words = ["--output", str(passed), "--batch.micro", str(micro) if micro else "null"]
-        # Where there are several micro-batches, gradients are summed after each in some parts, and once per step in others.
+        # Where there are several micro-batches, gradients are summed after each in some parts, and once per step in
+        # others.
         words += ["--batch.reduce_each", str(micro == 3).lower()]
         environment = {"TINY_STOP_AFTER": str(stop)} if stop else {}
         config = CONFIGS / f"{file}.yaml"

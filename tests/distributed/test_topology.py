@@ -1,4 +1,4 @@
-"""The topology table of the benchmark, smaller: a plain transformer, a BERT and a Llama on one and two real processes."""
+"""The topology table of the benchmark, smaller: a plain transformer, a BERT and a Llama on one and two processes."""
 
 import re
 import sys
@@ -7,7 +7,7 @@ from launching import ROOT, finished
 
 
 def test_weights_losses_norms_and_metrics_are_those_of_one_process() -> None:
-    """45 samples in batches of 16 leave a last one of 13; micro-batches of 3 divide nothing. Bounds: the benchmark's own."""
+    """45 samples in batches of 16 leave 13 for the last one; micro-batches of 3 divide nothing. Bounds: the benchmark's."""
     script = ROOT / "benchmarks" / "topology.py"
     small = ["--processes", "1", "2", "--micro", "16", "3", "--samples", "45", "--methods", "toolkit"]
     result = finished([sys.executable, str(script), *small], 240, {})

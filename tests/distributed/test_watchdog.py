@@ -9,7 +9,8 @@ import pytest
 
 from toolkit.config.schema import TimeoutConfig
 from toolkit.distributed.phase import PhaseTracker
-from toolkit.distributed.watchdog import Sign, Watchdog
+from toolkit.distributed.verdict import Sign
+from toolkit.distributed.watchdog import Watchdog
 
 
 def watch_of(seconds: dict[int, float], places: dict[int, tuple[int, int]], patient: tuple[int, ...] = ()) -> Watchdog:
@@ -82,7 +83,8 @@ def test_a_silent_process_on_another_machine_may_be_behind_a_cut_network() -> No
         (here, "it died or froze; it was last seen"),
         (
             "other",
-            f"it or its machine (other) died or froze, or the network between other and {here} is cut; it was last seen",
+            f"it or its machine (other) died or froze, or the network between other and {here} is cut; it was last "
+            "seen",
         ),
     ):
         watchdog = watch_of({0: 1, 1: 1}, {0: (5, 1), 1: (5, 2)})

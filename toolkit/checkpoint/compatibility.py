@@ -43,7 +43,8 @@ def changed_settings(config: Config, previous: Mapping[str, Any], folder: str | 
     Args:
         config: of this command.
         previous: the configuration that the run was begun with.
-        folder: the working folder in which the run was begun, for its relative paths; None if that was not written down.
+        folder: the working folder in which the run was begun, for its relative paths; None if that was not written
+            down.
 
     Raises:
         UserError: `resume` names nothing. (A finished run would not look for it.)
@@ -65,7 +66,7 @@ def changed_settings(config: Config, previous: Mapping[str, Any], folder: str | 
 
 
 def names_nothing(resume: str, output: Path) -> str | None:
-    """Return what is wrong with a `resume` that names no folder; the one that this run began with may be gone by now."""
+    """Return what is wrong with a `resume` that names no folder; the one that the run began with may be gone."""
     if resume in (*GOES_ON, "never"):
         return None
     place = Path(resume)
@@ -110,16 +111,17 @@ def check_length(config: Config, done: int, before: int, now: int) -> None:
     """
     if now < done:
         raise UserError(
-            f"the run has done {done:,} steps, and is now to take {now:,} in all (epochs, steps); give at least as many, or "
-            "another folder with --output"
+            f"the run has done {done:,} steps, and is now to take {now:,} in all (epochs, steps); give at least as "
+            "many, or another folder with --output"
         )
     if not same_rates(config.optim, done, before, now):
         raise UserError(
-            f"the run was to take {before:,} steps and is now to take {now:,} (epochs, steps), and its learning rate depends on "
-            f"that: the {done:,} steps done would have had other rates (optim.schedule {config.optim.schedule}, optim.warmup "
-            f"{config.optim.warmup:g}). Give its former length; or train its saved model further as a run of its own (--model.name "
-            "<the run folder>/model and another --output); or start from scratch with --resume never. (A run with "
-            "--optim.schedule constant and a whole number of warm-up steps can be made longer.)"
+            f"the run was to take {before:,} steps and is now to take {now:,} (epochs, steps), and its learning rate "
+            f"depends on that: the {done:,} steps done would have had other rates (optim.schedule "
+            f"{config.optim.schedule}, optim.warmup {config.optim.warmup:g}). Give its former length; or train its "
+            "saved model further as a run of its own (--model.name <the run folder>/model and another --output); or "
+            "start from scratch with --resume never. (A run with --optim.schedule constant and a whole number of "
+            "warm-up steps can be made longer.)"
         )
 
 
@@ -172,8 +174,8 @@ def check_data(digests: Mapping[str, str | None], before: Mapping[str, str | Non
     """
     names = {"train": "training", "evaluate": "evaluation"}
     problems = [
-        f"the {names[key]} data is not what it was {when} (its digest was {digest} and is now {digests[key]}); put the former "
-        "data back, or start a new run with --output"
+        f"the {names[key]} data is not what it was {when} (its digest was {digest} and is now {digests[key]}); put the "
+        "former data back, or start a new run with --output"
         for key, digest in before.items()
         if digest != digests[key]
     ]

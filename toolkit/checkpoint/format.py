@@ -1,4 +1,4 @@
-"""A checkpoint on disk: written beside, flushed, sealed by a manifest, renamed. It exists whole or not at all.
+"""A checkpoint on disk. It is written as step-N.partial, flushed, sealed by a manifest and renamed: whole or not there.
 
     checkpoints/step-000200/
       weights.safetensors     parameters and buffers
@@ -6,8 +6,9 @@
       state.json              everything else that the run is
       manifest.json           every file with its size and SHA-256, and where the ledger ended; written last
 
-Where no process holds all of a state, each writes its part: weights-00001-of-00004.safetensors and so on, and pieces.json says
-which block of which tensor lies where (`toolkit/checkpoint/reader.py`). Nothing that is read back can execute code.
+Where no process holds all of a state, each writes its part: weights-00001-of-00004.safetensors and so on, and
+pieces.json says which block of which tensor lies where (`toolkit/checkpoint/reader.py`). Nothing that is read back can
+execute code.
 """
 
 import json
@@ -52,7 +53,7 @@ class Manifest:
 
 
 class DamagedError(Exception):
-    """A folder that is no valid checkpoint; the text says why."""
+    """A folder is no valid checkpoint, for the reason in the text."""
 
 
 def write_checkpoint(
@@ -83,12 +84,12 @@ def write_checkpoint(
     try:
         if others is None:
             shutil.rmtree(partial, ignore_errors=True)
-        # Others may write in it already.
+        # Another process may have made it, and write in it already.
         partial.mkdir(parents=True, exist_ok=True)
         try:
             sealed = {name: SealedFile(*write(partial / name)) for name, write in files.items()}
         finally:
-            # They are waited for in any case, so that nothing is written any more when this returns.
+            # Wait for the others in any case, so that nobody still writes when this returns.
             theirs = others(partial) if others is not None else {}
         sealed |= theirs
         sealed["state.json"] = write_flushed(partial / "state.json", as_json(state))
@@ -97,7 +98,7 @@ def write_checkpoint(
         partial.rename(place)
         flush_folder(parent)
     except (OSError, RuntimeError):
-        # On a full disk this makes room for the word of it.
+        # On a full disk this makes room for run.json, which records the failure.
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return manifest
@@ -141,8 +142,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise DamagedError("its manifest.json can't be read") from None
     if isinstance(content, dict) and isinstance(content.get("format"), int) and content["format"] > FORMAT:
         raise UserError(
-            f"the checkpoint {folder} has format version {content['format']}, and this version of the toolkit reads up to {FORMAT}; "
-            "use the newer version that wrote it, or name an older checkpoint with --resume"
+            f"the checkpoint {folder} has format version {content['format']}, and this version of the toolkit reads up "
+            f"to {FORMAT}; use the newer version that wrote it, or name an older checkpoint with --resume"
         )
     if not isinstance(content, dict) or set(content) != ENTRIES:
         raise DamagedError("its manifest.json is not that of a checkpoint")
@@ -155,7 +156,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def inspect(folder: Path) -> Manifest:
-    """Read every byte of a checkpoint and hold it against the manifest.
+    """Read every byte of a checkpoint and compare it with the manifest.
 
     Raises:
         DamagedError: something is missing or differs.

@@ -51,7 +51,8 @@ def load_checkpoint(
             place = torch.empty(entry.shape, dtype=entry.dtype, device=local_of(like).device)
             # A count of steps is whole everywhere, also for a weight that is a lone number.
             if entry.shape == tuple(like.shape) and not name.endswith("/step"):
-                # Fused optimizers walk through memory: their averages have to lie as the parameter does, transposed or not.
+                # Fused optimizers walk through memory: their averages have to lie as the parameter does, transposed or
+                # not.
                 place = torch.empty_like(like, dtype=entry.dtype, memory_format=torch.preserve_format)
             with torch.no_grad():
                 loader.fill(OPTIMIZER, name, place.detach(), of=names.get(like))
@@ -69,8 +70,8 @@ def check_frozen(start: Start, now: str | None) -> None:
     before = start.state.get("frozen")
     if before != now:
         raise UserError(
-            f"the weights that are not trained are not those beside which {start.checkpoint} was written (their digest was "
-            f"{before} and is now {now}). Give the former recipe and settings, or start a new run with --output"
+            f"the weights that are not trained are not those beside which {start.checkpoint} was written (their digest "
+            f"was {before} and is now {now}). Give the former recipe and settings, or start a new run with --output"
         )
 
 
@@ -91,8 +92,8 @@ def check_optimizer(start: Start, optimizer: torch.optim.Optimizer, names: Mappi
     ]
     raise UserError(
         f"the optimizer does not change the parameters that it did when {start.checkpoint} was written: "
-        f"{'; '.join(changes) or 'the same ones are grouped in another way'}. Give the former recipe and settings, or start a new run "
-        "with --output"
+        f"{'; '.join(changes) or 'the same ones are grouped in another way'}. Give the former recipe and settings, or "
+        "start a new run with --output"
     )
 
 
@@ -113,7 +114,8 @@ class Loader:
         if of is not None and isinstance(place, DTensor):
             holders = self.sharing.holders(of, shard)
         if self.runtime.rank == holders[0]:
-            # Straight from the file where the tensor lies on the host; a device gets it by way of one shard on the host.
+            # Straight from the file where the tensor lies on the host; a device gets it by way of one shard on the
+            # host.
             self.reader.read_into(kind, name, shard, local)
         self.sharing.share(local, holders)
 
@@ -130,6 +132,6 @@ def check_weights(reader: CheckpointReader, expected: Mapping[str, torch.Tensor]
     if different:
         shown = "; ".join(f"{name} was {found.get(name)} and is now {wanted.get(name)}" for name in different[:5])
         raise UserError(
-            f"the model is not the one that {reader.checkpoint} was written for: {len(different)} tensor(s) differ: {shown}. "
-            "Give the former recipe and settings, or start a new run with --output"
+            f"the model is not the one that {reader.checkpoint} was written for: {len(different)} tensor(s) differ: "
+            f"{shown}. Give the former recipe and settings, or start a new run with --output"
         )

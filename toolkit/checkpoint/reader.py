@@ -1,8 +1,8 @@
 """The tensors of a checkpoint: any block of any tensor is read from the files that hold parts of it.
 
 Tensors lie whole in `weights.safetensors` and `optimizer.safetensors`, or as shards in files such as
-`weights-00003-of-00008.safetensors`. Then `pieces.json` says where: for each tensor its shape, its type, and file, offset
-and size of every shard. In the file a shard has the name of its tensor.
+`weights-00003-of-00008.safetensors`. Then `pieces.json` says where: for each tensor its shape, its type, and file,
+offset and size of every shard. In the file a shard has the name of its tensor.
 """
 
 import json
@@ -56,7 +56,8 @@ class CheckpointReader:
     def open(self, file: str) -> Any:
         """Return a file of the checkpoint, opened once."""
         if file not in self.files:
-            self.files[file] = safe_open(self.checkpoint / file, framework="pt", device="cpu").__enter__()  # type: ignore[no-untyped-call]
+            opened: Any = safe_open(self.checkpoint / file, framework="pt", device="cpu")
+            self.files[file] = opened.__enter__()
         return self.files[file]
 
     def index(self, kind: str) -> Mapping[str, TensorEntry]:

@@ -47,7 +47,8 @@ def choose_start(folder: RunFolder, config: Config, precision: str, total_steps:
     """Return where the run goes on, in the main process, which holds the lock of the folder.
 
     Raises:
-        UserError: there are checkpoints and none is valid, those that were sealed are gone, or the one that was named does
+        UserError: there are checkpoints and none is valid, those that were sealed are gone, or the one that was named
+        does
             not fit.
     """
     record = folder.record()
@@ -61,8 +62,8 @@ def choose_start(folder: RunFolder, config: Config, precision: str, total_steps:
         if passed_over:
             raise UserError(
                 *passed_over,
-                f"none of the checkpoints in {folder.checkpoints} is valid; repair one, or start anew with --resume never, "
-                "which sets them aside",
+                f"none of the checkpoints in {folder.checkpoints} is valid; repair one, or start anew with --resume "
+                "never, which sets them aside",
             )
         if isinstance(previous, str):
             # It died before it had a checkpoint of its own.
@@ -71,8 +72,9 @@ def choose_start(folder: RunFolder, config: Config, precision: str, total_steps:
         if rows and record.get("step"):
             gone = " (checkpoint.keep 0 keeps none of a finished run)" if record.get("status") == "finished" else ""
             raise UserError(
-                f"the run in {folder.path} had a checkpoint of step {record['step']:,}, and there is none in {folder.checkpoints} "
-                f"any more{gone}; put it back, or start from scratch with --resume never, which sets aside what is there"
+                f"the run in {folder.path} had a checkpoint of step {record['step']:,}, and there is none in "
+                f"{folder.checkpoints} any more{gone}; put it back, or start from scratch with --resume never, which "
+                "sets aside what is there"
             )
         remark = f"the run before ended at step {rows:,}, before it had a checkpoint: it starts from scratch"
         return Start(repeated=rows, remarks=(remark,) if rows else ())

@@ -132,9 +132,10 @@ def check_folder_is_shared(
     if blind:
         who = "; ".join(f"process {', '.join(ranks)} on {machine}" for machine, ranks in blind.items())
         raise SharedUserError(
-            f"the run folder {folder.path.absolute()} of process 0 on {here[0][0]} can't be seen by {who}, and with this "
-            "sharding each process writes its part of a checkpoint into it; give with --output a folder that all machines "
-            "share, or shard inside each machine only (hybrid sharding), for which process 0's machine alone needs the folder"
+            f"the run folder {folder.path.absolute()} of process 0 on {here[0][0]} can't be seen by {who}, and with "
+            "this sharding each process writes its part of a checkpoint into it; give with --output a folder that all "
+            "machines share, or shard inside each machine only (hybrid sharding), for which process 0's machine alone "
+            "needs the folder"
         )
 
 

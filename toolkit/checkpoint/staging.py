@@ -1,7 +1,8 @@
 """A copy of tensors in host memory, laid out as the safetensors file that it becomes.
 
-The copy is made while training stands still, so it goes into memory that is kept from the last time; and it already is the
-content of the file, so that the thread that writes it only has to hash and write bytes, which Python does without its lock.
+The copy is made while training stands still, so it goes into memory that is kept from the last time; and it already is
+the content of the file, so that the thread that writes it only has to hash and write bytes, which Python does without
+its lock.
 """
 
 import json
@@ -68,10 +69,10 @@ class StagingBuffer:
             self.places[name].copy_(tensor.detach(), non_blocking=self.pinned)
 
     def lay_out(self, layout: Layout) -> None:
-        """Write the head of the file and find a place for each tensor behind it."""
+        """Write the header of the file, and give each tensor its place after it."""
         check_types((name, dtype) for name, dtype, _ in layout)
-        # The widest first: every tensor then begins at a multiple of its element's size. In any other order than that of
-        # their names, equal states would not be equal files.
+        # The widest first: every tensor then begins at a multiple of its element's size. In any other order than that
+        # of their names, equal states would not be equal files.
         widest_first = sorted(layout, key=lambda entry: (-entry[1].itemsize, entry[0]))
         entries: dict[str, dict[str, object]] = {}
         spans: dict[str, tuple[int, int]] = {}

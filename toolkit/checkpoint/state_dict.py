@@ -188,7 +188,7 @@ def load_optimizer(
     packed: Packed,
     tensor: Callable[..., torch.Tensor],
 ) -> None:
-    """Put a packed state back; `tensor(name, like=...)` returns one on the device of its parameter, laid out as that is."""
+    """Put a packed state back; `tensor(name, like=...)` returns a tensor on the device of its parameter."""
     for parameter, name in names.items():
         if name in packed["states"]:
             optimizer.state[parameter] = unpack(packed["states"][name], partial(tensor, like=parameter))

@@ -78,7 +78,7 @@ class Writer(ABC):
         """Whether each process writes a part, so that all of them save together."""
 
     def save(self, step: int, collect: Callable[[], Content]) -> None:
-        """Copy what `collect` returns and have it written; waits for the checkpoint before, if that is still being written.
+        """Copy what `collect` returns and start to write it, once the previous checkpoint is written.
 
         A failure is kept in `failure`: the processes have to agree to stop for it.
         """

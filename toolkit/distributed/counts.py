@@ -15,14 +15,14 @@ LIMBS = 64 // LIMB_BITS
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of one step: of one process before, of all processes after they were summed."""
+    """Counts of one step: those of one process, or the sum over all processes."""
 
     units: int = 0
     """What the loss is averaged over."""
     samples: int = 0
     """Samples, dummy copies not counted."""
     padded: int = 0
-    """Elements that run through the model, padding included; 0 where lengths are unknown or not used for the cut."""
+    """Elements that run through the model, padding included; 0 where lengths do not decide how a batch is split."""
     used: int = 0
     """Elements without padding."""
     fingerprint: int = 0

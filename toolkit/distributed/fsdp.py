@@ -42,8 +42,8 @@ def shard(model: torch.nn.Module, mesh: DeviceMesh, plugin: FullyShardedDataPara
 def chosen_units(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """Yield the parts of a model that are to be gathered one after another, the inner ones first.
 
-    The launch file says how they are chosen: as the layers that the model calls such, as those of the classes that the file
-    names, or by size. The embedding is one too. What shares a weight with another part is none.
+    The launch file says how they are chosen: as the layers that the model calls such, as those of the classes that the
+    file names, or by size. The embedding is one too. What shares a weight with another part is none.
     """
     policy = os.environ.get("FSDP_AUTO_WRAP_POLICY", "").upper()
     if policy not in (LAYERS, SIZE):
@@ -102,7 +102,7 @@ def named_classes() -> set[str]:
 
 
 def check_units(model: torch.nn.Module) -> None:
-    """Hold the classes that the launch file wants to shard one by one against those in the model.
+    """Compare the classes that the launch file wants to shard one by one with those in the model.
 
     Raises:
         UserError: the model has no layer of a class that was named, or its weights can't be sharded.
@@ -110,8 +110,8 @@ def check_units(model: torch.nn.Module) -> None:
     quantised = [name for name, p in model.named_parameters() if not (p.is_floating_point() or p.is_complex())]
     if quantised:
         raise UserError(
-            f"the launch configuration asks for FSDP2, which does not shard quantised weights ({quantised[0]}, ...); leave "
-            "model.lora.bits out, or use ddp_one_node.yaml of accelerate_configs/"
+            f"the launch configuration asks for FSDP2, which does not shard quantised weights ({quantised[0]}, ...); "
+            "leave model.lora.bits out, or use ddp_one_node.yaml of accelerate_configs/"
         )
     check_weights(model)
     policy = os.environ.get("FSDP_AUTO_WRAP_POLICY", "").upper()
@@ -122,13 +122,14 @@ def check_units(model: torch.nn.Module) -> None:
         likely = sorted(name for name, count in classes.items() if count > 1)
         once = sorted(name for name, count in classes.items() if count == 1)
         raise UserError(
-            f"fsdp_transformer_layer_cls_to_wrap names {', '.join(unknown)}, which the {type(model).__name__} has no layer of; it has "
-            f"{', '.join([*likely, *once][:NAMED])}. Name one of these, or leave the setting out to take the model's own choice"
+            f"fsdp_transformer_layer_cls_to_wrap names {', '.join(unknown)}, which the {type(model).__name__} has no "
+            f"layer of; it has {', '.join([*likely, *once][:NAMED])}. Name one of these, or leave the setting out to "
+            "take the model's own choice"
         )
 
 
 def check_weights(model: torch.nn.Module) -> None:
-    """Refuse weights that FSDP2 would fail at, later and in other words.
+    """Refuse weights at which FSDP2 would fail later, with a message that does not help.
 
     Raises:
         UserError: one is a lone number, or those that are gathered together are of several types.
@@ -136,8 +137,9 @@ def check_weights(model: torch.nn.Module) -> None:
     lone = [name for name, parameter in model.named_parameters() if parameter.ndim == 0]
     if lone:
         raise UserError(
-            f"the launch configuration asks for FSDP2, which does not shard a parameter that is a lone number ({', '.join(lone[:NAMED])}); "
-            "give it the shape [1] in the model, or use ddp_one_node.yaml of accelerate_configs/"
+            "the launch configuration asks for FSDP2, which does not shard a parameter that is a lone number "
+            f"({', '.join(lone[:NAMED])}); give it the shape [1] in the model, or use ddp_one_node.yaml of "
+            "accelerate_configs/"
         )
     taken: set[torch.nn.Parameter] = set()
     for part in (*chosen_units(model), model):
@@ -147,8 +149,9 @@ def check_weights(model: torch.nn.Module) -> None:
         if len(set(dtypes)) > 1:
             kinds = ", ".join(f"{count} {dtype}" for dtype, count in Counter(dtypes).items())
             raise UserError(
-                f"the launch configuration asks for FSDP2, which gathers weights of one type together, and those of a {type(part).__name__} "
-                f"are of several ({kinds}); give all weights one type, or use ddp_one_node.yaml of accelerate_configs/"
+                "the launch configuration asks for FSDP2, which gathers weights of one type together, and those of a "
+                f"{type(part).__name__} are of several ({kinds}); give all weights one type, or use ddp_one_node.yaml "
+                "of accelerate_configs/"
             )
 
 
@@ -165,7 +168,8 @@ def checkpoint_activations(model: torch.nn.Module) -> None:
     """
     if not getattr(model, "supports_gradient_checkpointing", False):
         raise UserError(
-            f"the launch configuration asks for fsdp_activation_checkpointing, but a {type(model).__name__} can't do that; leave it out"
+            f"the launch configuration asks for fsdp_activation_checkpointing, but a {type(model).__name__} can't do "
+            "that; leave it out"
         )
     # Its name before Transformers 5.2x was another one.
     begin: Any = getattr(model, "activation_checkpointing_enable", None) or getattr(

@@ -1,8 +1,8 @@
 """What the launcher was asked for, so that a run never silently gets something else.
 
-`accelerate launch` does not hand its request down: with `--cpu --num_processes 2` it starts one process, and a launch file
-with `use_cpu: true` does not reach the processes of a multi-process launch. So the request is read where it was made, in
-the command line of the parent process, with Accelerate's own parser.
+`accelerate launch` does not hand its request down: with `--cpu --num_processes 2` it starts one process, and a launch
+file with `use_cpu: true` does not reach the processes of a multi-process launch. So the request is read where it was
+made, in the command line of the parent process, with Accelerate's own parser.
 """
 
 import os
@@ -21,7 +21,7 @@ SAME_COMMAND = "start the same command, with the same number of machines and pro
 
 @dataclass(frozen=True)
 class Launch:
-    """The request, as far as it can be known; None stands for "not said"."""
+    """The request, as far as it can be known; None stands for "not given"."""
 
     file: str | None = None
     """The launch file in use, Accelerate's own remembered default included."""
@@ -36,7 +36,7 @@ class Launch:
 
     @property
     def description(self) -> str:
-        """Where the launch configuration comes from, in words."""
+        """Where the launch configuration comes from, for the plan."""
         if self.file is None:
             return "none"
         return f"{self.file} (remembered by `accelerate config`)" if self.remembered else self.file
@@ -55,7 +55,7 @@ def read_launch() -> Launch:
 
 def launcher_arguments() -> list[str] | None:
     """Return the arguments of `accelerate launch` if that is what started this process."""
-    words = parent_words()
+    words = parent_command()
     for index, word in enumerate(words[:4]):
         name = Path(word).name
         if name in ("accelerate-launch", "launch.py") or word == "accelerate.commands.launch":
@@ -65,7 +65,7 @@ def launcher_arguments() -> list[str] | None:
     return None
 
 
-def parent_words() -> list[str]:
+def parent_command() -> list[str]:
     """Return the command line of the parent process, as far as it can be read."""
     try:
         return psutil.Process(os.getppid()).cmdline()
@@ -73,9 +73,9 @@ def parent_words() -> list[str]:
         return []
 
 
-def is_torchrun(words: list[str]) -> bool:
+def is_torchrun(command: list[str]) -> bool:
     """Return whether this command line is that of torch's own launcher."""
-    return any(Path(word).name == "torchrun" or word in TORCHRUN for word in words[:4])
+    return any(Path(word).name == "torchrun" or word in TORCHRUN for word in command[:4])
 
 
 def launch_of(arguments: list[str], use_cpu: bool | None, accumulation: int | None) -> Launch:
@@ -105,7 +105,7 @@ def prints_trace() -> bool:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         # An agent that has restarts left starts the processes again.
         last = os.environ.get("TORCHELASTIC_RESTART_COUNT") == os.environ.get("TORCHELASTIC_MAX_RESTARTS")
-        return last and (arguments is not None or is_torchrun(parent_words()))
+        return last and (arguments is not None or is_torchrun(parent_command()))
     # `-q` of `accelerate launch`, which the agent does not know.
     own = arguments[: arguments.index(sys.argv[0])] if arguments and sys.argv[0] in arguments else arguments
     return own is not None and not {"-q", "--quiet"} & set(own)
@@ -123,13 +123,13 @@ def launched() -> bool:
 
 
 def orphaned() -> bool:
-    """Return whether `accelerate launch` started this process and ended before this process could ask for word of that."""
+    """Return whether `accelerate launch` started this process and ended before it could ask for a signal on that."""
     # Only the launcher sets this variable; what has lost its parent is given to the first process.
     return "ACCELERATE_DYNAMO_MODE" in os.environ and os.getppid() == 1 and launcher_arguments() is None
 
 
 def agent() -> str | None:
-    """Return what tells the agent that restarts this process from every other one; None where there is none."""
+    """Return an identity of the agent that restarts this process; None where there is none."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     return f"{os.getppid()}/{started_at(os.getppid())}"
@@ -156,26 +156,27 @@ def unsupported() -> list[str]:
     if is_true("ACCELERATE_USE_FSDP") and os.environ.get("FSDP_VERSION", "1") != "2":
         asked.append("FSDP1 (fsdp_version 1)")
     problems = [
-        f"the launch configuration asks for {name}, which this toolkit does not train; use one of accelerate_configs/, of which "
-        "fsdp2_one_node.yaml shards a model that is too large for one GPU"
+        f"the launch configuration asks for {name}, which this toolkit does not train; use one of accelerate_configs/, "
+        "of which fsdp2_one_node.yaml shards a model that is too large for one GPU"
         for name in asked
     ]
     compiler = os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower()
     if compiler != "no":
         # With inductor on CPU numbers and resumes agree, and the exported weights have other names (_orig_mod.).
         problems.append(
-            f"the launch configuration asks for torch.compile (dynamo_backend {compiler}), which this toolkit does not train with; leave "
-            "dynamo_backend and dynamo_config out"
+            f"the launch configuration asks for torch.compile (dynamo_backend {compiler}), which this toolkit does not "
+            "train with; leave dynamo_backend and dynamo_config out"
         )
     if precision not in ("no", "bf16", "fp16"):
         problems.append(
-            f"the launch configuration asks for mixed precision {precision}, which this toolkit does not train; use bf16, fp16 or no"
+            f"the launch configuration asks for mixed precision {precision}, which this toolkit does not train; use "
+            "bf16, fp16 or no"
         )
     return problems
 
 
 def is_true(variable: str) -> bool:
-    """Return whether an environment variable says yes, in the spellings that Accelerate writes."""
+    """Return whether an environment variable is true, in the spellings that Accelerate writes."""
     return os.environ.get(variable, "").lower() in ("1", "true", "yes", "y", "t", "on")
 
 
@@ -188,8 +189,9 @@ def contradictions(launch: Launch, on_cpu: bool, world_size: int) -> list[str]:
     # There torch finds no GPU any more: the run would go on, on the CPU.
     if launch.use_cpu is not True and torch.cuda._is_in_bad_fork():
         problems.append(
-            "this process was forked from one that had used CUDA already, such as a notebook, and CUDA does not work in such a copy; start "
-            "the processes from the notebook with toolkit.notebook.launch, or in a terminal with `accelerate launch`"
+            "this process was forked from one that had used CUDA already, such as a notebook, and CUDA does not work "
+            "in such a copy; start the processes from the notebook with toolkit.notebook.launch, or in a terminal "
+            "with `accelerate launch`"
         )
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     kind = None if on_cpu else torch.accelerator.current_accelerator()
@@ -203,13 +205,13 @@ def contradictions(launch: Launch, on_cpu: bool, world_size: int) -> list[str]:
         if is_true("ACCELERATE_USE_FSDP") or is_true("ACCELERATE_USE_PARALLELISM_CONFIG"):
             file = "cpu_fsdp2.yaml or another cpu_*.yaml that spreads the model"
         problems.append(
-            f"the launch configuration ({launch.description}) asks for an accelerator, but torch finds none on this machine; "
-            f"use accelerate_configs/{file}, or repair the driver"
+            f"the launch configuration ({launch.description}) asks for an accelerator, but torch finds none on this "
+            f"machine; use accelerate_configs/{file}, or repair the driver"
         )
     if not on_cpu and local > torch.accelerator.device_count():
         problems.append(
-            f"{local} processes were started on this machine, which has {torch.accelerator.device_count()} accelerator(s); "
-            "start at most one for each"
+            f"{local} processes were started on this machine, which has {torch.accelerator.device_count()} "
+            "accelerator(s); start at most one for each"
         )
     if precision == "fp16" and on_cpu:
         problems.append(
@@ -217,15 +219,16 @@ def contradictions(launch: Launch, on_cpu: bool, world_size: int) -> list[str]:
         )
     if world_size > 1 and "MASTER_ADDR" not in os.environ:
         problems.append(
-            f"WORLD_SIZE is {world_size}, but MASTER_ADDR, where the processes meet, is not set: no launcher started this one. "
-            "Start them with `accelerate launch` and a file of accelerate_configs/, or unset WORLD_SIZE and RANK"
+            f"WORLD_SIZE is {world_size}, but MASTER_ADDR, where the processes meet, is not set: no launcher started "
+            "this one. Start them with `accelerate launch` and a file of accelerate_configs/, or unset WORLD_SIZE and "
+            "RANK"
         )
     # 0 and -1 are Accelerate's "as many as there are" and "to be given later".
     unmet = launch.processes not in (None, 0, -1, world_size)
     if unmet and several_machines():
         problems.append(
-            f"`accelerate launch` on this machine ({gethostname()}) was asked for {launch.processes} processes, but all machines together "
-            f"started {world_size}; {SAME_COMMAND}"
+            f"`accelerate launch` on this machine ({gethostname()}) was asked for {launch.processes} processes, but "
+            f"all machines together started {world_size}; {SAME_COMMAND}"
         )
     elif unmet:
         problems.append(

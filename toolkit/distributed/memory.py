@@ -1,4 +1,4 @@
-"""The message for a lack of memory: doing what, with which samples, which setting to lower, and how the run goes on."""
+"""The message when memory runs out: in which phase, with which samples, what to lower, and how the run goes on."""
 
 import errno
 import re
@@ -21,14 +21,14 @@ class OutOfMemoryError(MemoryError):
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Return whether an error says that there was no memory: of the host, of a GPU, or pinned."""
+    """Return whether an error means that memory ran out: of the host, of a GPU, or pinned."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(LACKS.search(str(error))))
 
 
 def lack_of(error: BaseException) -> str:
-    """Return in words what was lacking, and how much of it was asked for if the error says so."""
+    """Return in words which memory ran out, and how much was asked for if the error has the amount."""
     text = str(error)
     kind = "the GPU's memory" if ON_GPU.search(text) else "the host's memory"
     amount = AMOUNT.search(text)
@@ -41,15 +41,15 @@ def lack_of(error: BaseException) -> str:
     return f"{kind} ran out when {number} {unit} more were asked for"
 
 
-def told(lack: str, phase: Phase, config: Config, is_sharded: bool, newest: str | None) -> str:
-    """Return what the user is told.
+def out_of_memory_message(lack: str, phase: Phase, config: Config, is_sharded: bool, newest: str | None) -> str:
+    """Return the message for the user.
 
     Args:
-        lack: what `lack_of` says.
-        doing: what the process was doing.
-        config: the run.
-        spreads: whether the launch file spreads the model over processes already.
-        newest: the name of the newest checkpoint.
+        lack: of `lack_of`.
+        phase: what the process was doing.
+        config: of the run.
+        is_sharded: whether the launch file already shards the model.
+        newest: the name of the newest checkpoint, if there is one.
     """
     after = f" after step {phase.place[0]:,}" if phase.step is None and phase.place[0] else ""
     step = f" of step {phase.step:,}" if phase.step is not None else after

@@ -1,7 +1,7 @@
-"""How a model is spread over the processes of a run, read from what the launcher put into the environment.
+"""How a model is distributed over the processes of a run, read from what the launcher put into the environment.
 
-The processes form a mesh of (replicate, shard, tensor), tensor innermost: processes that differ only in their place along
-`tensor` hold parts of one copy of the model and see the same samples; all others see different ones.
+The processes form a mesh of (replicate, shard, tensor), tensor innermost: processes that differ only in their place
+along `tensor` hold parts of one copy of the model and see the same samples; all others see different ones.
 """
 
 import logging
@@ -24,7 +24,7 @@ class Strategy:
     sharded: bool = False
     """FSDP2: each process keeps a part of weights, gradients and optimizer state, and gathers what a layer needs."""
     replicate: int = 1
-    """Copies of the model that are kept equal by an all-reduce of gradients (distributed data parallel, hybrid sharding)."""
+    """Copies of the model, kept equal by an all-reduce of gradients (distributed data parallel, hybrid sharding)."""
     shard: int = 1
     """Processes that weights are sharded over."""
     tensor: int = 1
@@ -53,26 +53,26 @@ class Strategy:
 
     @property
     def keeps_own_values(self) -> bool:
-        """Whether each process keeps of a spread model what it has read itself, and is sent nothing by the main one."""
+        """Whether each process keeps its part of the model as it read it, and gets nothing from the main process."""
         return self.is_sharded and not self.built_by_main
 
     @property
     def description(self) -> str:
-        """The strategy in words, for the plan."""
-        words = []
+        """The strategy as a text, for the plan."""
+        parts = []
         if self.sharded:
             over = f"sharded over {self.shard} process(es)"
             copies = f" in {self.replicate} copies" if self.replicate > 1 else ""
-            words.append(f"FSDP2: {over}{copies}" + (", offloaded to the host" if self.offloaded else ""))
+            parts.append(f"FSDP2: {over}{copies}" + (", offloaded to the host" if self.offloaded else ""))
         elif self.replicate > 1:
-            words.append(f"distributed data parallel: {self.replicate} copies")
+            parts.append(f"distributed data parallel: {self.replicate} copies")
         if self.tensor > 1:
-            words.append(f"tensor parallel: each layer split over {self.tensor}")
-        return ", ".join(words) or "the whole model in one process"
+            parts.append(f"tensor parallel: each layer split over {self.tensor}")
+        return ", ".join(parts) or "the whole model in one process"
 
 
 def read_strategy(world_size: int, precision: str) -> tuple[Strategy, list[str]]:
-    """Return the strategy that the launcher was asked for, and a sentence for everything about it that can't be honoured."""
+    """Return the strategy that the launcher was asked for, and a sentence for all of it that can't be done."""
     sharded = is_true("ACCELERATE_USE_FSDP")
     meshed = is_true("ACCELERATE_USE_PARALLELISM_CONFIG")
     problems = []
@@ -90,24 +90,27 @@ def read_strategy(world_size: int, precision: str) -> tuple[Strategy, list[str]]
     if sizes["CP"] > 1 or sizes["SP"] > 1:
         name = "context" if sizes["CP"] > 1 else "sequence"
         problems.append(
-            f"the launch configuration asks for {name} parallel, which this toolkit does not train: attention over a split sequence has "
-            "no path on CPU to prove it by. Use tensor_one_node.yaml or fsdp2_one_node.yaml of accelerate_configs/ for memory, and "
-            "activation checkpointing for long sequences"
+            f"the launch configuration asks for {name} parallel, which this toolkit does not train: attention over a "
+            "split sequence has no path on CPU to prove it by. Use tensor_one_node.yaml or fsdp2_one_node.yaml of "
+            "accelerate_configs/ for memory, and activation checkpointing for long sequences"
         )
     if not meshed:
         shard, replicate = (world_size, 1) if sharded else (1, world_size)
     product = replicate * shard * tensor * sizes["CP"] * sizes["SP"]
     if product != world_size:
         problems.append(
-            f"the launch configuration spreads the model over {product} processes (dp_replicate {replicate} x dp_shard {shard} x tp {tensor}"
+            f"the launch configuration spreads the model over {product} processes (dp_replicate {replicate} x dp_shard "
+            f"{shard} x tp {tensor}"
             + (f" x cp {sizes['CP']} x sp {sizes['SP']}" if sizes["CP"] * sizes["SP"] > 1 else "")
-            + f"), but {world_size} {'was' if world_size == 1 else 'were'} started; the product has to be num_processes: "
-            f"give --num_processes {product}, or other sizes in the launch file or as --parallelism_config_tp_size and so on"
+            + f"), but {world_size} {'was' if world_size == 1 else 'were'} started; the product has to be num_processes"
+            f": give --num_processes {product}, or other sizes in the launch file or as --parallelism_config_tp_size and "
+            "so on"
         )
     if (sharded or tensor > 1) and "RANK" not in os.environ:
         problems.append(
-            "the environment asks for a model that is spread over processes, but no launcher started this one; start it with "
-            "`accelerate launch` and a file of accelerate_configs/, or unset ACCELERATE_USE_FSDP and ACCELERATE_USE_PARALLELISM_CONFIG"
+            "the environment asks for a model that is spread over processes, but no launcher started this one; start "
+            "it with `accelerate launch` and a file of accelerate_configs/, or unset ACCELERATE_USE_FSDP and "
+            "ACCELERATE_USE_PARALLELISM_CONFIG"
         )
     if shard > 1 and not sharded:
         problems.append(
@@ -115,22 +118,24 @@ def read_strategy(world_size: int, precision: str) -> tuple[Strategy, list[str]]
         )
     if replicate > 1 and shard == 1 and meshed:
         problems.append(
-            f"dp_replicate_size is {replicate} and dp_shard_size is 1: copies without sharding are distributed data parallel; "
-            "use ddp_one_node.yaml or ddp_several_nodes.yaml of accelerate_configs/"
+            f"dp_replicate_size is {replicate} and dp_shard_size is 1: copies without sharding are distributed data "
+            "parallel; use ddp_one_node.yaml or ddp_several_nodes.yaml of accelerate_configs/"
             + (", or set dp_shard_size instead beside tensor parallel" if tensor > 1 else "")
         )
     if precision == "fp16" and (sharded or tensor > 1):
         problems.append(
-            "the launch configuration asks for mixed precision fp16 with a model that is spread over processes: the scale of the "
-            "loss would not be agreed on; use bf16"
+            "the launch configuration asks for mixed precision fp16 with a model that is spread over processes: the "
+            "scale of the loss would not be agreed on; use bf16"
         )
     if sharded and is_true("FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"):
         problems.append(
-            "the launch configuration sets fsdp_activation_checkpointing_offload, which this toolkit does not do; leave it out"
+            "the launch configuration sets fsdp_activation_checkpointing_offload, which this toolkit does not do; "
+            "leave it out"
         )
     if sharded and tensor > 1 and is_true("FSDP_CPU_RAM_EFFICIENT_LOADING"):
         problems.append(
-            "the launch configuration sets fsdp_cpu_ram_efficient_loading, which does not go with tensor parallel; leave it out"
+            "the launch configuration sets fsdp_cpu_ram_efficient_loading, which does not go with tensor parallel; "
+            "leave it out"
         )
     # Tensor parallel alone may come as FSDP too: as flags, the launcher takes a mesh in no other way.
     strategy = Strategy(
@@ -151,8 +156,9 @@ def shown_to_accelerate(
 ) -> Iterator[dict[str, Any]]:
     """Yield what the Accelerator is built with, in an environment that lets it see this strategy and no other.
 
-    On CPU Accelerate 1.15 lets a model be neither sharded nor split: it would train each process's own copy, silently. Its code
-    for that is the same for every device and runs over gloo, once the processes are of the type that several GPUs have.
+    On CPU Accelerate 1.15 lets a model be neither sharded nor split: it would train each process's own copy, silently.
+    Its code for that is the same for every device and runs over gloo, once the processes are of the type that several
+    GPUs have.
     """
     if not strategy.is_sharded:
         yield {}
@@ -162,11 +168,11 @@ def shown_to_accelerate(
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, ParallelismConfig
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
-    meeting = {key: value for handler in handlers for key, value in handler.to_kwargs().items()}
+    options = {key: value for handler in handlers for key, value in handler.to_kwargs().items()}
     # Of what Accelerate does with a mesh, and of the norm of gradients on two dimensions; neither is the user's doing.
     warnings.filterwarnings("ignore", message="Slicing a flattened dim")
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
-    state = PartialState(cpu=on_cpu, **meeting)
+    state = PartialState(cpu=on_cpu, **options)
     if on_cpu:
         state._shared_state["distributed_type"] = DistributedType.MULTI_GPU
     given: dict[str, Any] = {}

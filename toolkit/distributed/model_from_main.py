@@ -1,7 +1,7 @@
 """A sharded model that the main process alone builds: the others begin with shapes, and are sent their shards.
 
-Otherwise every process builds the whole model in host memory before it is sharded. Asked for by `fsdp_cpu_ram_efficient_loading`
-in the launch file.
+Otherwise every process builds the whole model in host memory before it is sharded. Asked for by
+`fsdp_cpu_ram_efficient_loading` in the launch file.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,16 +31,17 @@ def build_on_main(build: Callable[[], torch.nn.Module], runtime: Runtime) -> tor
         outside = [key for key, value in vars(module).items() if isinstance(value, torch.Tensor)]
         if outside:
             raise UserError(
-                f"the launch configuration sets fsdp_cpu_ram_efficient_loading, but {name or type(model).__name__} keeps the tensor "
-                f"{outside[0]}, which is neither a parameter nor a buffer; leave the setting out, or register it as a buffer"
+                f"the launch configuration sets fsdp_cpu_ram_efficient_loading, but {name or type(model).__name__} "
+                f"keeps the tensor {outside[0]}, which is neither a parameter nor a buffer; leave the setting out, or "
+                "register it as a buffer"
             )
     return model
 
 
 def shard_from_main(model: torch.nn.Module, shard: Callable[[torch.nn.Module], None], runtime: Runtime) -> None:
-    """Shard a model of `build_on_main` with `shard`, in place, and give every process its shards of the main one's values.
+    """Shard a model of `build_on_main` in place with `shard`, and send each process its shards from the main one.
 
-    The main process holds the whole model on the host meanwhile, the others one tensor's shard beside their own.
+    The main process holds the whole model on the host meanwhile, the others one more shard of one tensor.
     """
     # Kept under the names of the beginning; the memory is that of the model itself.
     values = {name: parameter.detach() for name, parameter in model.named_parameters()} if runtime.is_main else {}

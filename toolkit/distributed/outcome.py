@@ -1,4 +1,4 @@
-"""What came of some work in each of several processes, and the error that all of them raise if it failed in one."""
+"""The result of some work in each of several processes, and the error that all raise if it failed in one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Failure:
-    """What the other processes are told of an error."""
+    """An error in a form that can be sent to the other processes."""
 
     problems: tuple[str, ...]
     is_user_error: bool
     host: str = field(default_factory=gethostname, compare=False)
     lacks_memory: bool = False
     is_echo: bool = False
-    """It is what another process has told of already."""
+    """Whether it only repeats what another process has raised."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def attempt(work: Callable[[], Result]) -> Outcome[Result]:
 
 
 def raise_shared(failures: list[Failure | None]) -> None:
-    """Raise what any of the processes failed with; say which process where they do not all say the same.
+    """Raise the errors of all processes as one; the message says which process, unless all failed in the same way.
 
     Raises:
         DefectElsewhereError: one has a defect.
@@ -72,18 +72,18 @@ def raise_shared(failures: list[Failure | None]) -> None:
     if not failed:
         return
     defects = {rank: failure for rank, failure in failed.items() if not failure.is_user_error}
-    told = defects or failed
+    shown = defects or failed
     if len(failed) == len(failures) and len(set(failed.values())) == 1:
         problems = next(iter(failed.values())).problems
     else:
         problems = tuple(
             f"process {rank}{elsewhere(failure.host)}: {problem}"
-            for rank, failure in told.items()
+            for rank, failure in shown.items()
             for problem in failure.problems
         )
     if defects:
         raise DefectElsewhereError("; ".join(problems))
-    if any(failure.lacks_memory for failure in told.values()):
+    if any(failure.lacks_memory for failure in shown.values()):
         raise OutOfMemoryError("; ".join(problems))
     raise SharedUserError(*problems)
 

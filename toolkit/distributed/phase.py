@@ -1,4 +1,4 @@
-"""What this process is doing just now, for the message that names it when it hangs or dies."""
+"""The phase in which this process is, for the message that names it when it hangs or dies."""
 
 from dataclasses import dataclass
 from time import monotonic
@@ -15,10 +15,10 @@ WRITING = "writing the model"
 
 @dataclass(frozen=True)
 class Phase:
-    """One thing that a process does."""
+    """What a process is doing, and since when."""
 
     what: str
-    """In words that go on "it was ...", such as "in the forward pass"."""
+    """Words that complete the sentence "it was ...", such as "in the forward pass"."""
     step: int | None
     """The optimizer step it belongs to, counted from 1."""
     patient: bool
@@ -26,13 +26,13 @@ class Phase:
     since: float
     """When it began, on the monotonic clock of this process."""
     place: tuple[int, int] = (0, 0)
-    """How far the process has come: the step, and how many things it has begun in it. All processes begin the same ones."""
+    """How far the process has come: the step, and the number of phases begun in it, which are the same in all."""
     batch: Any = None
     """The `LoadedMicroBatch` that runs through the model, if one does."""
 
 
 class PhaseTracker:
-    """Called wherever a process begins something else; read by the thread that tells the other processes."""
+    """Called wherever a process begins a new phase; the watchdog's thread reads the phase and sends it."""
 
     def __init__(self) -> None:
         self.phase = Phase("starting", None, True, monotonic())

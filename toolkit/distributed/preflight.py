@@ -1,7 +1,7 @@
 """Before the first step: are all processes about to do the same thing?
 
-Each machine has its own disk, its own packages and its own command line. Where they differ the run would hang, or worse, train
-something that nobody asked for. So the processes compare what they are about to do: one hash each, and the facts themselves only
+Each machine has its own disk, packages and command line. Where they differ, the run would hang, or worse, train
+something that nobody asked for. So the processes compare what they are about to do: one hash each, and all values only
 where the hashes differ.
 """
 
@@ -32,7 +32,7 @@ Exchange = Callable[[Any], list[Any]]
 OWN_SETTINGS = ("threads", "data.workers")
 LAUNCH_SETTINGS = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
 OWN_LAUNCH_SETTINGS = ("ACCELERATE_CPU_AFFINITY", "ACCELERATE_TORCH_DEVICE")
-MOST_TOLD = 4
+MOST_SHOWN = 4
 DIGITS = 12
 SAMPLED = 1024
 NOTHING = "nothing"
@@ -44,8 +44,8 @@ COMMAND = "start the same command on each machine"
 DATA = "bring the same data to all machines"
 MODEL = "bring the same model (model.name) to all machines"
 VALUES = (
-    f"{MODEL}; machines of different kinds can draw new weights that differ in the last digit: with fsdp_cpu_ram_efficient_loading in "
-    "the launch file process 0 sends its own to all"
+    f"{MODEL}; machines of different kinds can draw new weights that differ in the last digit: with "
+    "fsdp_cpu_ram_efficient_loading in the launch file process 0 sends its own to all"
 )
 
 
@@ -89,7 +89,7 @@ def digests_of_data(task: Task) -> dict[str, str | None]:
 
 
 def compare_data(exchange: Exchange, task: Task, digests: Mapping[str, str | None]) -> None:
-    """Make sure that all processes have the same data. Digests are given on each machine by one process, which reads it.
+    """Make sure that all processes have the same data; on each machine the one process that reads it gives digests.
 
     Raises:
         SharedUserError: they differ.
@@ -105,7 +105,7 @@ def compare_models(exchange: Exchange, model: torch.nn.Module, values: bool = Fa
     """Make sure that all processes have built a model of the same shape.
 
     Args:
-        exchange: gives what each process says to all.
+        exchange: gives the values of all processes to each.
         model: whole in this process.
         values: also compare a sample of the values of each tensor, where no process is sent those of another.
 
@@ -134,7 +134,7 @@ def described(tensor: torch.Tensor) -> str:
 
 
 def compare(exchange: Exchange, summary: Facts) -> None:
-    """Compare facts with those of all other processes, which call it together; who has none to tell is not compared.
+    """Compare facts with those of all other processes, which call it together; a process without any is not compared.
 
     Raises:
         SharedUserError: they differ.
@@ -143,15 +143,15 @@ def compare(exchange: Exchange, summary: Facts) -> None:
     digests = exchange(digest_of(mine) if summary else None)
     if len({digest for digest in digests if digest is not None}) <= 1:
         return
-    told = exchange((socket.gethostname(), mine or None, {name: advice for name, (_, advice) in summary.items()}))
-    speaking = {rank: (host, theirs) for rank, (host, theirs, _) in enumerate(told) if theirs is not None}
-    # All say the same, those too that were not asked.
-    advised = {name: advice for *_, theirs in told for name, advice in theirs.items()}
-    names = dict.fromkeys(name for _, theirs in speaking.values() for name in theirs)
+    answers = exchange((socket.gethostname(), mine or None, {name: advice for name, (_, advice) in summary.items()}))
+    compared = {rank: (host, theirs) for rank, (host, theirs, _) in enumerate(answers) if theirs is not None}
+    # All processes raise the same, also those that are not compared.
+    advised = {name: advice for *_, theirs in answers for name, advice in theirs.items()}
+    names = dict.fromkeys(name for _, theirs in compared.values() for name in theirs)
     problems: dict[str, list[str]] = {}
     for name in names:
         values: dict[str, dict[int, str]] = {}
-        for rank, (host, theirs) in speaking.items():
+        for rank, (host, theirs) in compared.items():
             values.setdefault(theirs.get(name, NOTHING), {})[rank] = host
         if len(values) > 1:
             each = ", ".join(f"{shown(value)} in {processes(who)}" for value, who in values.items())
@@ -160,14 +160,14 @@ def compare(exchange: Exchange, summary: Facts) -> None:
 
 
 def what_differs(found: list[str]) -> str:
-    """Say what is not the same, the first of it with its values."""
-    more = [entry.partition(" (")[0] for entry in found[MOST_TOLD:]]
-    rest = f", and {len(more)} more: {', '.join(more[:MOST_TOLD])}" + (" ..." if len(more) > MOST_TOLD else "")
-    return f"the processes differ in {', '.join(found[:MOST_TOLD])}" + (rest if more else "")
+    """Return the message: what differs, the first of it with all values."""
+    more = [entry.partition(" (")[0] for entry in found[MOST_SHOWN:]]
+    rest = f", and {len(more)} more: {', '.join(more[:MOST_SHOWN])}" + (" ..." if len(more) > MOST_SHOWN else "")
+    return f"the processes differ in {', '.join(found[:MOST_SHOWN])}" + (rest if more else "")
 
 
 def shown(value: str) -> str:
-    """Return a value that came as JSON as a user would write it."""
+    """Return a value, given as JSON, as a user would write it."""
     return NOTHING if value == NOTHING else show(json.loads(value))
 
 

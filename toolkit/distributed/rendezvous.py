@@ -133,8 +133,8 @@ def who_is_missing(ranks: list[int], here: Mapping[int, Mapping[str, Any]], endp
     machines = sorted({socket.gethostname(), *(other["host"] for other in here.values())})
     return (
         f"{len(ranks)} of {endpoint.size} processes did not come to {endpoint} within {patience:g} s: "
-        f"{numbered(ranks)}; those that came are on {', '.join(machines)}. Start the same command on each other machine "
-        "with its own number (--machine_rank, --node-rank), see there why it ended, or check its firewall; "
+        f"{numbered(ranks)}; those that came are on {', '.join(machines)}. Start the same command on each other "
+        "machine with its own number (--machine_rank, --node-rank), see there why it ended, or check its firewall; "
         "--timeout.meeting waits longer"
     )
 
@@ -160,7 +160,8 @@ def answer_roll(store: Store, endpoint: Endpoint, patience: float) -> str:
             # The store is as old as process 0: nobody can have been here before.
             refuse(
                 f"two processes have the number {endpoint.rank} (RANK, which follows from --machine_rank or "
-                f"--node-rank): one on {previous['host']} and this one on {host}; give each machine a number of its own",
+                f"--node-rank): one on {previous['host']} and this one on {host}; give each machine a number of its "
+                "own",
                 endpoint,
             )
         store.set(f"arrived/{endpoint.rank}", mine)
@@ -173,8 +174,8 @@ def answer_roll(store: Store, endpoint: Endpoint, patience: float) -> str:
                 endpoint,
             )
         refuse(
-            f"process 0 did not come to {endpoint} within {patience:g} s; see on its machine why it ended, or wait longer "
-            "with --timeout.meeting",
+            f"process 0 did not come to {endpoint} within {patience:g} s; see on its machine why it ended, or wait "
+            "longer with --timeout.meeting",
             endpoint,
         )
     name = bytes(store.get(f"welcome/{token}")).decode()

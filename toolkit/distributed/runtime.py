@@ -100,7 +100,7 @@ class Runtime:
 
     @property
     def sharding_mesh(self) -> DeviceMesh:
-        """The mesh that weights are sharded over; of hybrid sharding the dimension of the copies too, which comes first."""
+        """The mesh that weights are sharded over; for hybrid sharding its first dimension is that of the copies."""
         if self.accelerator.torch_device_mesh is None:
             return init_device_mesh(self.device.type, (self.size,), mesh_dim_names=("dp_shard",))
         return self.mesh["dp_replicate", "dp_shard"] if self.strategy.replicate > 1 else self.mesh["dp_shard"]

@@ -1,7 +1,7 @@
-"""Shards of tensors: which part of each tensor a process holds, and who of those that hold the same part writes it.
+"""Shards of tensors: which part of each tensor a process holds, and which of those that hold the same part writes it.
 
-A process holds at most one piece of a tensor, a block with an offset and a size. What holds a tensor whole holds the piece
-that is all of it. Nothing here talks to another process or knows of a mesh but the tensor's own.
+A process holds at most one shard of a tensor, a block with an offset and a size; a whole tensor is one shard. Nothing
+here communicates, or knows of a mesh other than the tensor's own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from torch.distributed.tensor import Shard as ShardPlacement
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 LocalShard = tuple[tuple[int, ...], tuple[int, ...] | None, tuple[int, ...] | None]
-"""What a process says of a tensor: the shape of all of it, and offset and size of its piece, if it has one."""
+"""What a process holds of a tensor: the shape of all of it, and offset and size of its shard, if it has one."""
 
 
 @dataclass(frozen=True, order=True)
@@ -45,7 +45,7 @@ class Shard:
 
 
 def all_of(shape: Sequence[int]) -> Shard:
-    """Return the piece that is a whole tensor."""
+    """Return the shard that is a whole tensor."""
     return Shard((0,) * len(shape), tuple(shape))
 
 
@@ -70,8 +70,10 @@ def shard_at(
 ) -> Shard:
     """Return the block at a coordinate of a mesh.
 
-    FSDP cuts what tensor parallelism has cut before, though its dimension of the mesh comes first; placements say so by
-    "strided". `torch.distributed.tensor` goes from left to right, which gives other blocks where the parts are uneven.
+    FSDP shards what tensor parallelism has split before, though its dimension of the mesh comes first; a strided
+    placement says so. torch has a function for this too, and both agree wherever tensor parallelism divides (a test
+    holds it). This one stays because torch's is private; gives blocks that overlap where it does not divide; takes a
+    `Partial` for whole; and lists every row of a strided shard (0.3 to 9 ms a tensor, here 8 us) while training waits.
     """
     offset, size = [0] * len(shape), list(shape)
     strided = [number for number, placement in enumerate(placements) if isinstance(placement, _StridedShard)]
@@ -115,9 +117,9 @@ def local_shards(tensors: Mapping[str, torch.Tensor]) -> dict[str, LocalShard]:
 
 
 class ShardMap:
-    """Who holds which pieces of which tensors; the same in all processes.
+    """Who holds which shards of which tensors; the same in all processes.
 
-    The process with the lowest rank among those that hold the same piece owns it: it alone writes and reads it.
+    The process with the lowest rank among those that hold the same shard owns it: it alone writes and reads it.
     """
 
     def __init__(self, everybody: Sequence[Mapping[str, LocalShard]]) -> None:
@@ -152,12 +154,12 @@ class ShardMap:
         return part
 
     def shards(self, name: str) -> Iterator[tuple[Shard, int]]:
-        """Yield the pieces of a tensor with the rank of their owner, in the order of their offsets."""
+        """Yield the shards of a tensor with the rank of their owner, in the order of their offsets."""
         for shard, ranks in sorted(self.holders[name].items()):
             yield shard, ranks[0]
 
     def owned(self, rank: int) -> list[str]:
-        """Return the names of the tensors of which a process owns a piece."""
+        """Return the names of the tensors of which a process owns a shard."""
         return [name for name, shards in self.holders.items() if any(ranks[0] == rank for ranks in shards.values())]
 
     @property
@@ -175,7 +177,7 @@ class ShardMap:
 
 @lru_cache(maxsize=1024)
 def is_sharded(shape: tuple[int, ...], shards: tuple[Shard, ...]) -> bool:
-    """Return whether pieces are a tensor, each part of it once. (Many tensors are cut alike: each way is looked at once.)"""
+    """Return whether shards are a whole tensor, each part of it once; cached, since many tensors are sharded alike."""
     whole = all_of(shape)
     inside = all(shard == whole or shard.overlap(whole) == shard for shard in shards)
     apart = all(a.overlap(b) is None for a, b in combinations(shards, 2))

@@ -56,8 +56,9 @@ def start_runtime(config: Config) -> Runtime:
     accelerator = build_accelerator(config, strategy, on_cpu, precision, group_options(rendezvous, timeout))
     if accelerator.num_processes != world_size:
         raise UserError(
-            f"WORLD_SIZE is {world_size}, but Accelerate sees {accelerator.num_processes} process(es): they would train "
-            "apart. Start them with `accelerate launch` and a file of accelerate_configs/, or unset WORLD_SIZE and RANK"
+            f"WORLD_SIZE is {world_size}, but Accelerate sees {accelerator.num_processes} process(es): they would "
+            "train apart. Start them with `accelerate launch` and a file of accelerate_configs/, or unset WORLD_SIZE "
+            "and RANK"
         )
     if strategy.sharded != bool(accelerator.is_fsdp2):
         raise UserError(

@@ -131,9 +131,9 @@ def reach(endpoint: Endpoint, patience: float) -> None:
         )
     own = " (that is this machine itself)" if endpoint.host in ("localhost", "127.0.0.1", "::1") else ""
     refuse(
-        f"{this_process} reached nobody at {endpoint}{own} within {patience:g} s ({reason}), where the processes are to "
-        f"meet ({WHERE}): start the same command on the machine of process 0 too, check the address, and open the port "
-        "there; --timeout.meeting waits longer",
+        f"{this_process} reached nobody at {endpoint}{own} within {patience:g} s ({reason}), where the processes are "
+        f"to meet ({WHERE}): start the same command on the machine of process 0 too, check the address, and open the "
+        "port there; --timeout.meeting waits longer",
         endpoint,
     )
 

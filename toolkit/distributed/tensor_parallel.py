@@ -1,7 +1,7 @@
-"""Tensor parallel: each layer split over the processes that hold one copy of a model, by the plan that the model brings.
+"""Tensor parallel: each layer is split over the processes that hold one copy of a model, by the model's own plan.
 
-A plan says for each linear layer whether it is split by columns (its outputs) or by rows (its inputs); a pair of both needs one
-all-reduce. What no plan names, such as norms, is whole in every process, and computes the same there.
+A plan says for each linear layer whether it is split by columns (its outputs) or by rows (its inputs); a pair of both
+needs one all-reduce. What no plan names, such as norms, is whole in every process, and computes the same there.
 """
 
 import re
@@ -35,33 +35,35 @@ def split_layers(model: torch.nn.Module, mesh: DeviceMesh) -> None:
         )
     if not plan:
         raise UserError(
-            f"the launch configuration asks for tensor parallel over {size} processes, but a {kind} brings no plan of how to split "
-            "its layers; use fsdp2_one_node.yaml (on CPU cpu_fsdp2.yaml) of accelerate_configs/, which shards any model, or a model "
-            "with a plan (Llama, Qwen, Mistral, Gemma and most other decoders of Transformers)"
+            f"the launch configuration asks for tensor parallel over {size} processes, but a {kind} brings no plan of "
+            "how to split its layers; use fsdp2_one_node.yaml (on CPU cpu_fsdp2.yaml) of accelerate_configs/, which "
+            "shards any model, or a model with a plan (Llama, Qwen, Mistral, Gemma and most other decoders of "
+            "Transformers)"
         )
     check_heads(model, size)
     styles: dict[str, ParallelStyle] = {}
     problems = []
     shared = shared_weights(model)
     for name, module in model.named_modules():
-        word = word_for(name, plan)
-        if word is None or id(getattr(module, "weight", None)) in shared:
+        style_name = planned_style(name, plan)
+        if style_name is None or id(getattr(module, "weight", None)) in shared:
             # An embedding that is also the head is left whole: two plans would split its one weight in two ways.
             continue
-        style, dimension = style_of(word)
+        style, dimension = style_of(style_name)
         weight = getattr(module, "weight", None)
         if style is None or not isinstance(weight, torch.nn.Parameter):
-            problems.append(f"{name} ({word})")
+            problems.append(f"{name} ({style_name})")
         elif weight.shape[dimension] % size == 0:
             styles[name] = style
-        elif word in ("colwise", "rowwise"):
+        elif style_name in ("colwise", "rowwise"):
             raise UserError(
-                f"tensor parallel over {size} processes does not divide {name} of the {kind}, whose size is {weight.shape[dimension]}; "
-                "choose another parallelism_config_tp_size"
+                f"tensor parallel over {size} processes does not divide {name} of the {kind}, whose size is "
+                f"{weight.shape[dimension]}; choose another parallelism_config_tp_size"
             )
     if problems:
         raise UserError(
-            f"the tensor-parallel plan of the {kind} asks for what this toolkit does not do: {', '.join(problems[:NAMED])}"
+            f"the tensor-parallel plan of the {kind} asks for what this toolkit does not do: "
+            f"{', '.join(problems[:NAMED])}"
             + (f" and {len(problems) - NAMED} more" if len(problems) > NAMED else "")
             + "; use fsdp2_one_node.yaml of accelerate_configs/"
         )
@@ -71,7 +73,7 @@ def split_layers(model: torch.nn.Module, mesh: DeviceMesh) -> None:
 
 
 def check_heads(model: torch.nn.Module, size: int) -> None:
-    """Hold the number of attention heads, which are dealt whole, against the number of processes.
+    """Check that the attention heads, which are never split, can be divided among the processes.
 
     Raises:
         UserError: it can't be divided.
@@ -82,8 +84,8 @@ def check_heads(model: torch.nn.Module, size: int) -> None:
         heads = getattr(settings, key, None)
         if isinstance(heads, int) and heads % size:
             raise UserError(
-                f"tensor parallel over {size} processes does not divide the {heads} heads ({key}) of the {type(model).__name__}; "
-                f"set parallelism_config_tp_size to a divisor of {heads}"
+                f"tensor parallel over {size} processes does not divide the {heads} heads ({key}) of the "
+                f"{type(model).__name__}; set parallelism_config_tp_size to a divisor of {heads}"
             )
 
 
@@ -98,14 +100,14 @@ def shared_weights(model: torch.nn.Module) -> set[int]:
     return shared
 
 
-def word_for(name: str, plan: dict[str, str]) -> str | None:
-    """Return what a plan says of a module; `*` in a plan stands for the number of a layer."""
+def planned_style(name: str, plan: dict[str, str]) -> str | None:
+    """Return the style that a plan names for a module; `*` in a plan stands for the number of a layer."""
     return plan.get(name) or plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name))
 
 
-def style_of(word: str) -> tuple[ParallelStyle | None, int]:
-    """Return what a word of a plan means to torch, and the dimension of the weight that is split."""
-    match word:
+def style_of(name: str) -> tuple[ParallelStyle | None, int]:
+    """Return torch's style for a name in a plan, and the dimension of the weight that it splits."""
+    match name:
         case "colwise":
             return ColwiseParallel(), OUTPUTS
         case "rowwise":

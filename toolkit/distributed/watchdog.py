@@ -1,21 +1,19 @@
-"""How the processes of a run notice that one of them died or hangs, and end together, with a word on which and where.
+"""How the processes of a run notice that one of them died or hangs, and end together with a message that names it.
 
-Each process has a thread that tells a small store in process 0, every second, what its main thread is doing. Process 0 looks
-at all of them, the others at process 0. Nothing of it touches the groups that training communicates through.
+Each process has a thread that writes every second into a small store in process 0 what its main thread is doing.
+Process 0 looks at all of them, the others at process 0. The process groups, through which training communicates, are
+not used.
 """
 
 import json
 import os
 import re
-import signal
 import socket
-import sys
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
 from time import monotonic, sleep
-from typing import Any, TypedDict
+from typing import Any
 
 import psutil
 import torch.distributed
@@ -23,53 +21,24 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from toolkit.config.schema import TimeoutConfig
 from toolkit.distributed.phase import PhaseTracker
+from toolkit.distributed.verdict import Sign, Verdict, kill_frozen, print_verdict, suspicion
 from toolkit.errors import DEFECT
 
 INTERVAL = 1.0
-# Who has missed so many beats is taken for dead once a collective has failed.
+# Once a collective has failed, a process that has missed so many beats is taken for dead.
 MISSED_BEATS = 3
 # A process that was asked to stop may be killed soon: it does not wait longer than this for one that is silent.
 SECONDS_WHEN_STOPPING = 10.0
 SECONDS_TO_EXPLAIN = 15.0
-SECONDS_FOR_LAST_WORDS = 5.0
+SECONDS_FOR_ON_EXIT = 5.0
 # What gloo and NCCL say when another process is gone. (They raise RuntimeErrors of many kinds.)
 LOST = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection refused|timed out|gloo|nccl|socket", re.IGNORECASE
 )
 
 
-class Verdict(TypedDict, total=False):
-    """Why the run ends; sent to all processes as JSON."""
-
-    text: str
-    code: int
-    """The exit code."""
-    told: bool
-    """The user knows already."""
-    silent: dict[str, Any]
-    """Machine, number and time of birth of a process that gave no sign of life."""
-    at_once: bool
-    """Somebody asked for it."""
-    expired: bool
-    """Somebody asked for a checkpoint first, which took longer than the grace period."""
-
-
-@dataclass
-class Sign:
-    """The last sign of life of a process."""
-
-    beat: Mapping[str, Any]
-    heard: float
-    """When it came, on the clock of the process that watches."""
-
-    def describe(self) -> str:
-        """Say what the process was doing."""
-        step = f" of step {self.beat['step']:,}" if self.beat["step"] is not None else ""
-        return f"{self.beat['what']}{step}"
-
-
 class Watchdog:
-    """One process's part in it. Without a store, as in a run of one process, it watches nobody."""
+    """The watchdog of one process. Without a store, as in a run of one process, it watches nobody."""
 
     def __init__(
         self,
@@ -87,8 +56,8 @@ class Watchdog:
         self.interval = min(INTERVAL, self.timeout.silence / 4)
         self.stopping: Callable[[], bool] = lambda: False
         """Whether the run was asked to stop."""
-        self.on_exit: Callable[[Verdict], int] = say_aloud
-        """Tells the run folder why the run ends, and the user too unless somebody did; returns the exit code."""
+        self.on_exit: Callable[[Verdict], int] = print_verdict
+        """Records why the run ends, prints it unless another process did, and returns the exit code."""
         self.settled: int | None = None
         """The exit code, once the end of the run is written down."""
         self.signs: dict[int, Sign] = {}
@@ -102,14 +71,14 @@ class Watchdog:
         self.threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Begin to give signs of life and to look for those of others. The store has the first beat of all by now."""
+        """Start both threads. The store has the first beat of every process by now."""
         for work in (self.beat_on, self.guard):
-            thread = threading.Thread(target=work, name=f"watch: {work.__name__}", daemon=True)
+            thread = threading.Thread(target=work, name=f"watchdog: {work.__name__}", daemon=True)
             thread.start()
             self.threads.append(thread)
 
     def own_beat(self) -> str:
-        """Return what this process tells the others."""
+        """Return the next sign of life of this process, as JSON."""
         phase, process = self.phases.phase, psutil.Process()
         self.count += 1
         return json.dumps(
@@ -148,7 +117,7 @@ class Watchdog:
                     self.signs[rank] = Sign(beat, monotonic())
 
     def guard(self) -> None:
-        """Judge the others by what was heard of them."""
+        """Judge the others by their signs of life, again and again."""
         while not self.closing.wait(self.interval / 2):
             verdict = self.judge()
             if verdict is not None:
@@ -178,7 +147,7 @@ class Watchdog:
         return self.judge_progress() if self.rank == 0 else None
 
     def judge_progress(self) -> Verdict | None:
-        """Return the verdict if the process that has come least far, which all others wait for, stands still for too long."""
+        """Return the verdict if the process for which all others wait, the one least far, stands still too long."""
         now = monotonic()
         signs = {0: Sign(json.loads(self.own_beat()), now), **self.signs}
         standing = {rank: sign.beat["seconds"] + now - sign.heard for rank, sign in signs.items()}
@@ -198,41 +167,41 @@ class Watchdog:
         self.ending.acquire()
         code, main_is_silent = int(verdict["code"]), self.rank > 0 and "silent" in verdict
         if found_here and not main_is_silent:
-            self.tell(verdict)
+            self.send(verdict)
         if self.settled is not None:
-            # What the run came to is written down already; it was only leaving.
+            # The result of the run is written down already; this process was only leaving.
             os._exit(self.settled)
         if self.rank == 0 or (
             found_here and main_is_silent and (self.rank == 1 or os.environ.get("LOCAL_RANK") == "0")
         ):
-            code = self.say_last(verdict)
+            code = self.run_on_exit(verdict)
         if "silent" in verdict:
             kill_frozen(verdict["silent"])
         if self.rank == 0 and self.size > 1:
-            # The store lives here: the others have to hear of it first.
+            # The store lives here: the others have to read the verdict first.
             sleep(2 * self.interval)
         os._exit(code)
 
-    def say_last(self, verdict: Verdict) -> int:
-        """Say the last words, and return the exit code; a disk that does not answer delays the end by a few seconds at most."""
-        found: list[int] = []
-        speaker = threading.Thread(target=lambda: found.append(self.on_exit(verdict)), daemon=True)
-        speaker.start()
-        speaker.join(SECONDS_FOR_LAST_WORDS)
-        return found[0] if found else int(verdict["code"])
+    def run_on_exit(self, verdict: Verdict) -> int:
+        """Run `on_exit` and return the exit code, after some seconds in any case: a disk may not answer."""
+        codes: list[int] = []
+        thread = threading.Thread(target=lambda: codes.append(self.on_exit(verdict)), daemon=True)
+        thread.start()
+        thread.join(SECONDS_FOR_ON_EXIT)
+        return codes[0] if codes else int(verdict["code"])
 
-    def tell(self, verdict: Verdict) -> bool:
-        """Leave word for all processes that the run ends; return whether another one has left its word before."""
+    def send(self, verdict: Verdict) -> bool:
+        """Send a verdict to all processes; return whether another process has sent one before."""
         if self.store is None:
             return False
-        word = json.dumps(verdict)
+        text = json.dumps(verdict)
         try:
-            return bytes(self.store.compare_set("verdict", "", word)).decode() != word
+            return bytes(self.store.compare_set("verdict", "", text)).decode() != text
         except (RuntimeError, OSError):
             return False
 
     def explain(self, error: BaseException) -> None:
-        """End the run with a word on who died, if this error came because another process did; else return."""
+        """End the run with a message on who died, if this error came because another process did; else return."""
         if self.store is None or not isinstance(error, RuntimeError | OSError) or not LOST.search(str(error)):
             return
         self.suspicious.set()
@@ -240,61 +209,32 @@ class Watchdog:
         sleep(SECONDS_TO_EXPLAIN)
 
     def give_up(self, text: str, code: int) -> None:
-        """Tell the others that this process ends by an error of its own, of which it tells the user itself.
+        """End the other processes, because this one fails with an error that it prints itself.
 
-        Where another one was first, as when memory runs out in all of them at once, that one speaks for all.
+        If another process was first, as when memory runs out in all of them at once, only that one prints its error.
         """
         if self.store is None:
             return
         self.leaving = True
-        if self.tell({"text": f"process {self.rank} of {self.size} failed: {text}", "code": code, "told": True}):
-            # The thread that hears of it ends this process meanwhile.
+        if self.send({"text": f"process {self.rank} of {self.size} failed: {text}", "code": code, "told": True}):
+            # The thread that receives the verdict ends this process meanwhile.
             sleep(SECONDS_TO_EXPLAIN)
         sleep(2 * self.interval if self.rank == 0 else 0)
 
     def leave(self) -> None:
-        """From here on another process may be gone first."""
+        """Note that from here on another process may be gone first."""
         self.leaving = True
 
     def close(self) -> None:
-        """Stop watching."""
         self.closing.set()
         for thread in self.threads:
             thread.join(timeout=2 * self.interval)
 
 
-def say_aloud(verdict: Verdict) -> int:
-    """Tell the user, unless somebody did already."""
-    if not verdict.get("told"):
-        print(verdict["text"], file=sys.stderr, flush=True)
-    return int(verdict["code"])
-
-
-def suspicion(host: str) -> str:
-    """Say what may be wrong with a silent process on that machine. From another machine a cut network looks the same."""
-    here = socket.gethostname()
-    if host == here:
-        return "it died or froze"
-    return f"it or its machine ({host}) died or froze, or the network between {host} and {here} is cut"
-
-
-def kill_frozen(silent: Mapping[str, Any]) -> None:
-    """Kill a process of this run that gives no sign of life, if it is on this machine: it may hold the run folder's lock."""
-    if silent["host"] != socket.gethostname():
-        return
-    try:
-        process = psutil.Process(silent["pid"])
-        # Process numbers are used again; the time of birth tells.
-        if abs(process.create_time() - silent["born"]) < 1:
-            process.send_signal(signal.SIGKILL)
-    except psutil.Error:
-        return
-
-
 def start_watchdog(
     rank: int, size: int, control: torch.distributed.ProcessGroup, phases: PhaseTracker, timeout: TimeoutConfig
 ) -> Watchdog:
-    """Return the watch of this process; all processes call it together."""
+    """Return the watchdog of this process; all processes call it together."""
     host, patience = os.environ.get("MASTER_ADDR", "localhost"), timedelta(seconds=max(60.0, timeout.silence))
     store: Any = None
     port = [0]

@@ -11,7 +11,8 @@ from accelerate.state import AcceleratorState, GradientState, PartialState, Shar
 from toolkit.config.schema import Config
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start import start_runtime
-from toolkit.distributed.watchdog import Verdict, Watchdog
+from toolkit.distributed.verdict import Verdict
+from toolkit.distributed.watchdog import Watchdog
 from toolkit.errors import UserError
 from toolkit.output import pipes
 

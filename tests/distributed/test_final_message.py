@@ -17,9 +17,9 @@ MESSAGE = "\nrecipe can't go on:\n  - größer\n"
 RECIPE = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})
-from toolkit.distributed import last_word
-last_word.SECONDS_TO_END = float(os.environ.get("SECONDS_TO_END", "60"))
-last_word.say_last({MESSAGE[:-1]!r}, sys.stderr)
+from toolkit.distributed import final_message
+final_message.SECONDS_TO_END = float(os.environ.get("SECONDS_TO_END", "60"))
+final_message.print_final_message({MESSAGE[:-1]!r}, sys.stderr)
 sys.exit(2)
 """
 LAUNCHER = """

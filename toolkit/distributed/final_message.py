@@ -1,9 +1,9 @@
-"""The last word of a process, under a launcher too: why it could not go on, or that it stopped as it was asked to.
+"""The final message of a process: why it can't go on, or that it stopped as requested.
 
 `accelerate launch` and `torchrun` print a trace of their own, 10 to 60 lines, below a process that ended with any code
 but 0. So the message is printed at once, where nothing can lose it, and once more after that trace, by a small process
-that waits for the launcher to end. A container or a job may end before that process has spoken, an interactive shell at
-a terminal does not: there the message comes only once, after the trace.
+that waits for the launcher to end. A container or a job may end before that process has printed it. An interactive
+shell at a terminal does not: there the message comes only once, after the trace.
 """
 
 import os
@@ -18,7 +18,7 @@ from toolkit.distributed.launch import prints_trace
 from toolkit.output import pipes
 
 # An interpreter of its own, since a copy of this process would hold its memory and its device. A process that has ended
-# releases its memory first, and a moment later its shell is told: so the message comes before the shell's prompt.
+# releases its memory first, and its shell learns of it a moment later: so the message comes before the shell's prompt.
 AFTER_THE_LAUNCHER = """
 import os, sys, time
 message, memory, limit = sys.stdin.buffer.read(), int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
@@ -32,31 +32,31 @@ while not has_ended() and time.monotonic() < limit:
 if has_ended():
     os.write(2, message)
 """
-# A launcher that is there for longer goes on with something else: it has started the processes again, say.
+# A launcher that lives longer does something else: it may have started the processes again.
 SECONDS_TO_END = 60
 SHELLS = {"bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", "zsh"}
 
 
-def say_last(text: str, stream: TextIO) -> None:
+def print_final_message(text: str, stream: TextIO) -> None:
     """Print what the user has to read at the end."""
     launcher = os.getppid()
-    repeated = prints_trace() and is_same_output(launcher) and say_after(launcher, text)
+    repeated = prints_trace() and is_same_output(launcher) and print_after_launcher(launcher, text)
     if not (repeated and stream.isatty() and is_of_a_shell(launcher)):
         pipes.tell(text, stream)
 
 
-def say_after(launcher: int, text: str) -> bool:
-    """Have a text printed on stderr when the launcher has ended; return whether that is going to happen."""
+def print_after_launcher(launcher: int, text: str) -> bool:
+    """Start a process that prints a text on stderr once the launcher has ended; return whether it started."""
     try:
-        # It stands for this very process, also when another one has its number.
+        # It stays with this very process, even if another one gets its number.
         memory = os.open(f"/proc/{launcher}/statm", os.O_RDONLY)
     except OSError:
         return False
-    words = [sys.executable, "-I", "-S", "-c", AFTER_THE_LAUNCHER, str(memory), str(SECONDS_TO_END)]
+    command = [sys.executable, "-I", "-S", "-c", AFTER_THE_LAUNCHER, str(memory), str(SECONDS_TO_END)]
     try:
-        # A session of its own, which no Ctrl-C and no agent reaches; and who reads the output to its end is not kept waiting.
+        # A session of its own, which no Ctrl-C and no agent reaches. Who reads the output to its end does not wait for it.
         waiting = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[memory], start_new_session=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[memory], start_new_session=True
         )
         assert waiting.stdin is not None
         with waiting.stdin:
