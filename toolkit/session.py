@@ -409,7 +409,7 @@ class Session:
             if self.runtime.is_main and self.begun:
                 with suppress(OSError):
                     self.record_failure(text, code=code)
-            if not verdict.get("told"):
+            if not verdict.get("printed"):
                 print_final_message(f"\n{self.recipe} can't go on:\n  - {text}; {left}", sys.stderr)
             return code
         code = STOPPED if verdict.get("expired") and sealed else DEFECT

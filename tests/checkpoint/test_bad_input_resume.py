@@ -118,11 +118,12 @@ def test_where_all_are_damaged_nothing_is_done_and_all_are_named(folder: Path, o
     before = contents(folder)
     run(folder, *OFTEN).told(
         *(f"the checkpoint {checkpoint(folder, step)} is passed over: its" for step in (7, 5, 4)),
-        f"none of the checkpoints in {folder / 'checkpoints'} is valid; repair one, or start anew with --resume never",
+        f"none of the checkpoints in {folder / 'checkpoints'} is valid; repair one, or start from scratch with "
+        "--resume never",
     )
     assert contents(folder) == before
-    # Both pieces of advice.
-    from_scratch = copy_of(folder, folder.with_name("anew"))
+    # Both remedies.
+    from_scratch = copy_of(folder, folder.with_name("from scratch"))
     run(from_scratch, *OFTEN, "--resume", "never").done().says("what this folder held of the run so far was moved to")
     shutil.copy(checkpoint(original, 5) / "state.json", checkpoint(folder, 5) / "state.json")
     run(folder, *OFTEN).done().says("going on after step 5")
@@ -238,7 +239,7 @@ def test_other_data_is_refused(part: str, called: str, where: str, folder: Path)
 
 
 def another_model(config: Tiny) -> Task:
-    """Return the task with a wider layer, of which no setting tells."""
+    """Return the task with a wider layer, which no setting shows."""
 
     def widened(runtime: Any) -> torch.nn.Module:
         network = Network()
@@ -250,7 +251,7 @@ def another_model(config: Tiny) -> Task:
 
 
 def frozen_biases(config: Tiny) -> Task:
-    """Return the task with fewer parameters that are trained, of which no setting tells."""
+    """Return the task with fewer parameters that are trained, which no setting shows."""
 
     def frozen(runtime: Any) -> torch.nn.Module:
         network = Network()
@@ -272,7 +273,7 @@ def test_a_checkpoint_of_another_model_is_refused(where: str, folder: Path) -> N
     run(other, *OFTEN, *named, build=another_model).told(
         f"the model is not the one that {checkpoint(folder, 7)} was written for: 3 tensor(s) differ: ",
         "inner.weight was ([16, 4], 'float64') and is now ([20, 4], 'float64')",
-        "Give the former recipe and settings, or start a new run with --output",
+        "Give the previous recipe and settings, or start a new run with --output",
     )
     assert contents(folder) == before
     assert contents(other) == before_other
@@ -281,7 +282,7 @@ def test_a_checkpoint_of_another_model_is_refused(where: str, folder: Path) -> N
 def test_a_checkpoint_of_an_optimizer_with_other_parameters_is_refused(folder: Path) -> None:
     before = contents(folder)
     run(folder, *OFTEN, build=frozen_biases).told(
-        "Give the former recipe and settings, or start a new run with --output"
+        "Give the previous recipe and settings, or start a new run with --output"
     )
     assert contents(folder) == before
 
@@ -295,7 +296,7 @@ def edit_a_value(ledger: Path) -> None:
     ledger.write_text(ledger.read_text(encoding="utf-8").replace('"units": 8', '"units": 80', 1), encoding="utf-8")
 
 
-def link_anew(ledger: Path) -> None:
+def link_again(ledger: Path) -> None:
     *lines, last = ledger.read_text(encoding="utf-8").splitlines(keepends=True)
     row = json.loads(last)
     ledger.write_text("".join([*lines, json.dumps({**row, "chain": "0" * 16}) + "\n"]), encoding="utf-8")
@@ -311,7 +312,7 @@ LEDGERS: dict[str, tuple[Damage, str]] = {
     ),
     "without a row": (drop_a_row, "is shorter than the checkpoint of step 7 needs"),
     "edited": (edit_a_value, "was changed: it does not have row 7 where the checkpoint says"),
-    "linked anew": (link_anew, "was changed: it does not have row 7 where the checkpoint says"),
+    "linked again": (link_again, "was changed: it does not have row 7 where the checkpoint says"),
 }
 
 

@@ -174,7 +174,7 @@ def test_a_checkpoint_under_the_name_of_another_step_is_not_valid(tmp_path: Path
 
 @pytest.mark.parametrize("more", [{}, {"shards": 4}])
 def test_a_newer_format_is_refused_by_both_versions(more: dict[str, int], tmp_path: Path) -> None:
-    """Whatever else it holds: it is for the newer version to say what is valid."""
+    """Whatever else it holds: only the newer version knows what is valid."""
     sealed(tmp_path)
     file = tmp_path / "step-000007" / "manifest.json"
     content = {**json.loads(file.read_text()), **more, "format": FORMAT + 1}

@@ -1,4 +1,4 @@
-"""A finished run that is made longer, replaced, or named in other words."""
+"""A finished run that is made longer, replaced, or named by another path."""
 
 import json
 from pathlib import Path

@@ -183,7 +183,7 @@ def test_never_sets_aside_what_was_done_and_begins_again(paused: Path, tmp_path:
     (previous,) = (folder / "former").iterdir()
     outcome.says(f"what this folder held of the run so far was moved to {previous}")
     aside = state_of(previous)
-    # run.json tells of the start itself: that it moves the rest.
+    # The start itself stands in run.json: it moves the rest.
     assert {name: aside[name] for name in aside if name != "run.json"} == {
         name: before[name] for name in aside if name != "run.json"
     }
@@ -192,7 +192,7 @@ def test_never_sets_aside_what_was_done_and_begins_again(paused: Path, tmp_path:
     assert numbers(folder) == undisturbed("--evaluate.every", "4")
     assert (outcome.record["resumed_from"], outcome.record["repeated"]) == (None, 0)
     assert [start["first_step"] for start in outcome.record["topology"]] == [1]
-    # In a new folder there is nothing to move, and nothing is said of it.
+    # In a new folder there is nothing to move, and no message about it.
     fresh = run(tmp_path / "new", *OFTEN, "--resume", "never").done()
     assert "moved" not in fresh.output
     assert "former" not in fresh.files
@@ -317,7 +317,7 @@ def test_a_metric_that_there_is_not_stops_the_run_which_goes_on_after_a_correcti
 
 
 def test_what_changes_no_number_may_change_at_every_start(tmp_path: Path) -> None:
-    """Other cadences, cuts and limits; the weights are the same to rounding where the cut is another."""
+    """Other cadences, micro-batches and limits; with other micro-batches the weights are the same to rounding."""
     folder = stopped(tmp_path / "run", 5, *OFTEN)
     other = {
         "checkpoint_every": 3, "checkpoint_keep": 1, "checkpoint_best": "highest accuracy", "checkpoint_grace": 30,
@@ -416,7 +416,7 @@ def test_a_finished_run_whose_metric_is_no_number_is_reported(tmp_path: Path) ->
 
 
 def test_an_agent_that_starts_never_again_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What began anew once does not begin anew at each restart."""
+    """A run that began from scratch once does not do so at each restart."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
     # A clock that is set meanwhile makes no other agent of it.
     created = iter(range(100))

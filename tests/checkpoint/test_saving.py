@@ -135,9 +135,9 @@ def test_what_could_not_be_written_is_kept_for_all_processes_to_hear(saver: Save
         saver.save(2, content(torch.ones(1)))
         saver.wait()
     assert isinstance(saver.failure, UserError)
-    told = str(saver.failure)
-    assert f"the checkpoint of step 2 can't be written to {saver.folder.checkpoints} ({os.strerror(code)})" in told
-    assert "the checkpoint of step 1 is sealed" in told
+    problem = str(saver.failure)
+    assert f"the checkpoint of step 2 can't be written to {saver.folder.checkpoints} ({os.strerror(code)})" in problem
+    assert "the checkpoint of step 1 is sealed" in problem
     # Who has failed does not try again: the run ends.
     saver.save(3, content(torch.ones(1)))
     saver.wait()
@@ -152,10 +152,10 @@ def test_a_checkpoint_that_is_sealed_is_not_said_to_have_failed(saver: Saver) ->
         saver.wait()
     assert steps_sealed(saver.folder.path) == [1]
     assert isinstance(saver.failure, UserError)
-    told = str(saver.failure)
-    assert "No space left on device" in told
-    assert "step 1 is sealed" in told
-    assert "step 1 can't be written" not in told
+    problem = str(saver.failure)
+    assert "No space left on device" in problem
+    assert "step 1 is sealed" in problem
+    assert "step 1 can't be written" not in problem
     assert left_half_done(saver.folder.path) == []
 
 

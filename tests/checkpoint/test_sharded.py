@@ -1,4 +1,4 @@
-"""A state that is spread over four real processes is written in parts and read in any other layout, bit for bit."""
+"""A state that is sharded over four real processes is written in parts and read under any sharding, bit for bit."""
 
 import json
 import subprocess
@@ -36,8 +36,8 @@ def alone() -> Runtime:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, alone: Runtime) -> Path:
-    """A folder with a checkpoint of the same state from every layout, and what came of reading them."""
-    place = tmp_path_factory.mktemp("spread")
+    """A folder with a checkpoint of the same state from every sharding, and the results of reading them."""
+    place = tmp_path_factory.mktemp("sharded")
     for name in ("whole", *WAYS, "full-disk", "full-disk-of-main", "defect"):
         (place / name).mkdir()
     assert save(place / "whole", state(1, whole), alone) is None
@@ -80,20 +80,20 @@ def test_what_is_written_is_sealed_and_says_the_same_as_one_process_would(folder
     files = inspect(sharded).files
     assert set(files) == {path.name for path in sharded.iterdir()} - {"manifest.json"}
     assert set(inspect(plain).files) == {WEIGHTS, OPTIMIZER, "state.json"}
-    # What is no tensor does not tell how it was spread.
+    # What is no tensor does not depend on the sharding.
     assert read_state(sharded) == read_state(plain)
     owners = {"full": 4, "hybrid": 2, "tensor and shard": 4, "tensor": 2}[source]
     assert {name for name in files if name.startswith("weights")} == {
         f"weights-{number:05d}-of-{owners:05d}.safetensors" for number in range(1, owners + 1)
     }
-    with CheckpointReader(sharded) as stored, CheckpointReader(plain) as other:
+    with CheckpointReader(sharded) as reader, CheckpointReader(plain) as other:
         for kind in (WEIGHTS, OPTIMIZER):
-            assert {name: entry.description for name, entry in stored.index(kind).items()} == {
+            assert {name: entry.description for name, entry in reader.index(kind).items()} == {
                 name: entry.description for name, entry in other.index(kind).items()
             }
-            assert all(torch.equal(stored.whole(kind, n), other.whole(kind, n)) for n in stored.index(kind))
+            assert all(torch.equal(reader.whole(kind, n), other.whole(kind, n)) for n in reader.index(kind))
             # Each element once, so that no process writes what another one does.
-            for entry in stored.index(kind).values():
+            for entry in reader.index(kind).values():
                 assert sum(shard.elements for _, shard in entry.shards) == all_of(entry.shape).elements
     assert same_weights(sharded, plain)
     assert weights_difference(sharded, plain) == (0.0, {"float32", "bfloat16"})
@@ -114,8 +114,8 @@ def test_names_are_those_of_the_model_itself() -> None:
 
 def test_each_process_writes_its_part_and_no_other(folder: Path) -> None:
     by_file: dict[str, int] = {}
-    with CheckpointReader(folder / "full" / CHECKPOINT) as stored:
-        for entry in (*stored.index(WEIGHTS).values(), *stored.index(OPTIMIZER).values()):
+    with CheckpointReader(folder / "full" / CHECKPOINT) as reader:
+        for entry in (*reader.index(WEIGHTS).values(), *reader.index(OPTIMIZER).values()):
             for file, shard in entry.shards:
                 by_file[file] = by_file.get(file, 0) + shard.elements
     for kind in ("weights", "optimizer"):
@@ -126,7 +126,7 @@ def test_each_process_writes_its_part_and_no_other(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "words"),
+    ("name", "kind", "parts"),
     [
         ("full-disk", "UserError", ("step 7 can't be written", "process 2: No space left on device")),
         ("full-disk-of-main", "UserError", ("step 7 can't be written", "(No space left on device)")),
@@ -134,11 +134,11 @@ def test_each_process_writes_its_part_and_no_other(folder: Path) -> None:
     ],
 )
 def test_who_can_not_write_is_named_and_nothing_is_sealed(
-    outcome: dict[str, Any], name: str, kind: str, words: tuple[str, ...]
+    outcome: dict[str, Any], name: str, kind: str, parts: tuple[str, ...]
 ) -> None:
     found, text, left = outcome["failing"][name]
     assert found == kind
-    assert all(part in text for part in words), text
+    assert all(part in text for part in parts), text
     assert left == []
 
 

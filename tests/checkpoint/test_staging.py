@@ -100,7 +100,7 @@ def test_a_file_of_many_chunks_is_written_whole(tmp_path: Path) -> None:
 
 
 class Cuda:
-    """Notes what memory is pinned; refuses all of it where it is told to."""
+    """Notes what memory is pinned; refuses all of it if asked to."""
 
     def __init__(self, refuses: bool) -> None:
         self.refuses = refuses
@@ -135,9 +135,9 @@ def test_a_copy_lies_in_ordinary_memory_where_none_can_be_pinned_and_that_is_sai
     cuda = Cuda(refuses=True)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: cuda)
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
-    # The first kernel after a refusal is told of it.
-    told = mock.Mock(side_effect=RuntimeError("CUDA error: out of memory"))
-    monkeypatch.setattr(torch, "zeros", told)
+    # The first kernel after a refusal raises its error.
+    kernel = mock.Mock(side_effect=RuntimeError("CUDA error: out of memory"))
+    monkeypatch.setattr(torch, "zeros", kernel)
     ledger = Ledger(tmp_path / "ledger.jsonl")
     saver = Saver(RunFolder(tmp_path), ledger, keep=2, pinned=True)
     for step in (1, 2):
@@ -149,7 +149,7 @@ def test_a_copy_lies_in_ordinary_memory_where_none_can_be_pinned_and_that_is_sai
         sealed = tmp_path / "checkpoints" / f"step-{step:06d}" / "weights.safetensors"
         assert load_file(sealed)["weight"].tolist() == weight.tolist()
     ledger.close()
-    assert told.call_count == 1
+    assert kernel.call_count == 1
     assert capfd.readouterr().err.count("refused to pin 1.2 MB of host memory for the copy of a checkpoint") == 1
 
 

@@ -20,7 +20,7 @@ from toolkit.optimizer import build_optimizer
 Make = Callable[[torch.nn.Module], torch.optim.Optimizer]
 
 scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=4))
-# Keys that are told apart only by their type, or only by where they are nested.
+# Keys that differ only by their type, or only by where they are nested.
 keys = st.sampled_from([0, "0", "0/0", -1, "-1", None, "None", (0,), "(0,)", ""])
 tensors = st.lists(st.integers(0, 255), max_size=3).map(lambda values: torch.tensor(values, dtype=torch.uint8))
 states = st.recursive(

@@ -1,4 +1,4 @@
-"""Which accelerators are taken, and how many threads compute beside one: under a torch that says that it has one."""
+"""Which accelerators are taken, and how many threads compute next to one, with a torch that claims to have one."""
 
 import importlib.util
 import signal
@@ -20,7 +20,7 @@ CORES = 6
 
 
 class Started(Exception):  # noqa: N818 - what was waited for is no error
-    """The start came as far as the meeting of the processes."""
+    """The start came as far as the rendezvous."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def threads_beside(kind: str, asked: int | None, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> int:
     """Return how many threads torch has in a process that starts where it finds an accelerator of this kind."""
 
-    def meet(patience: float) -> None:
+    def join_rendezvous(patience: float) -> None:
         raise Started
 
     for name, value in environment.items():
@@ -45,7 +45,7 @@ def threads_beside(kind: str, asked: int | None, environment: dict[str, str], mo
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
     monkeypatch.setattr(start, "usable_cores", lambda: CORES)
-    monkeypatch.setattr(start, "join_rendezvous", meet)
+    monkeypatch.setattr(start, "join_rendezvous", join_rendezvous)
     with pytest.raises(Started):
         start_runtime(Tiny(threads=asked))
     return torch.get_num_threads()

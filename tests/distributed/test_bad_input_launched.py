@@ -1,4 +1,4 @@
-"""Bad input through the real launchers: what they start, who speaks, and that nobody is left waiting.
+"""Bad input through the real launchers: what they start, which process prints the message, and that all end.
 
 A launcher turns every exit code but 0 into 1; the code of the process itself is seen under plain python, and what a
 launched run came to stands in its run.json.
@@ -26,7 +26,7 @@ def launched(*words: str | Path, folder: Path, **environment: str) -> Outcome:
 
 
 def refused_once(outcome: Outcome, *parts: str) -> None:
-    """Check that one process told, at once and again below the launcher's own trace, and that run.json has it."""
+    """Check that one process printed it, at once and again below the launcher's trace, and that run.json has it."""
     assert outcome.code == 1
     at_once, _, below = outcome.errors.partition("Traceback (most recent call last):\n")
     trace, opening, message = below.partition(" can't go on:\n")

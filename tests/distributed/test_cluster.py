@@ -1,4 +1,4 @@
-"""The scripts that start a run on a cluster run unchanged, with an srun, an scontrol and an ssh that enter namespaces."""
+"""The scripts that start a run on a cluster, unchanged, with an srun, an scontrol and an ssh that enter namespaces."""
 
 import json
 import os
@@ -38,7 +38,7 @@ while [[ $1 == -o ]]; do shift 2; done
 host=$1; shift
 exec "enter-$host" sh -c "$*"
 """
-# What each machine is told is of interest here, not what trains there.
+# Records the command that each machine gets; nothing trains.
 LAUNCHER = """#!/bin/bash
 here=$RECORDS/$(hostname)
 trap 'echo TERM >>"$here.signals"; exit 3' TERM
@@ -109,7 +109,7 @@ def wait_until(found: object, process: subprocess.Popen[str], seconds: float = 1
 
 @pytest.fixture
 def records(tmp_path: Path) -> Path:
-    """Where launchers leave word."""
+    """Where launchers record their commands."""
     folder = tmp_path / "records"
     folder.mkdir()
     return folder
@@ -142,10 +142,10 @@ def test_a_slurm_job_stops_before_its_time_limit_and_is_put_back_into_the_queue_
     assert queue.exists() == (how == "USR1")
     for machine in range(2):
         _, *words = (records / f"machine-{machine}.words").read_text().splitlines()
-        told = {
+        given = {
             name: words[words.index(f"--{name}") + 1] for name in ("machine_rank", "num_processes", "main_process_ip")
         }
-        assert told == {"machine_rank": str(machine), "num_processes": "16", "main_process_ip": "machine-0"}
+        assert given == {"machine_rank": str(machine), "num_processes": "16", "main_process_ip": "machine-0"}
         assert words[words.index("--main_process_port") + 1] == "20041"
         assert words[words.index("--config_file") + 1] == "accelerate_configs/ddp_several_nodes.yaml"
         assert words[-5:] == ["recipes/some.py", *odd, "--output", str(run)]
@@ -174,7 +174,7 @@ def test_ssh_starts_a_launcher_on_each_machine_and_ends_all(commands: Path, reco
         _, errors = script.communicate(timeout=30)
         assert network.running(0) == network.running(1) == []
     assert script.returncode == {"INT": 4, "TERM": 3, "failure": 7}[how]
-    # The shells there tell nothing of their jobs.
+    # The shells there print nothing about their jobs.
     assert "Terminated" not in errors
     assert (records / "machine-0.signals").read_text() == ("INT\n" if how == "INT" else "TERM\n")
     for machine in range(2):

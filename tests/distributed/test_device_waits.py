@@ -17,14 +17,14 @@ MAY_WAIT = {
     "toolkit/evaluation.py evaluate_batch": "the losses of batches are added up on the host, in float64",
     "toolkit/scoring.py to_host": "predictions go to the host, where the metrics are",
     "recipes/tag.py predict": "likewise: those of the words alone",
-    "toolkit/sample_scores.py class_probabilities": "what a reader sees goes to the host too, after the last evaluation",
+    "toolkit/sample_scores.py class_probabilities": "what a reader sees goes to the host, after the last evaluation",
     "toolkit/sample_scores.py reference_losses": "likewise",
     "toolkit/tasks/sft/replies.py predict": "where each prompt ends decides what is generated from",
     "toolkit/tasks/sft/replies.py generate": "Transformers asks after each token whether all texts have ended",
     "toolkit/tasks/seq2seq/generation.py generated_texts": "likewise",
     "toolkit/lockstep.py generate": "likewise, and whether those of other processes have",
 }
-# Who of Transformers makes the host wait in a forward pass, whatever it is told; docs/parallelism.md says so too.
+# Who of Transformers makes the host wait in a forward pass, whatever it is given; docs/parallelism.md says so too.
 FAMILIES_THAT_WAIT = {
     "canine": "transformers/masking_utils.py _ignore_bidirectional_mask_sdpa",
     "falcon": "transformers/models/falcon/modeling_falcon.py _split_heads",

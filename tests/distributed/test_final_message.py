@@ -53,7 +53,7 @@ def command(tmp_path: Path) -> list[str]:
         (["--quiet"], {}, MESSAGE + TRACE),
         # What stands in files is not below the trace.
         (["--redirects"], {}, TRACE),
-        # A launcher that goes on with something else has its own last word.
+        # A launcher that goes on with something else prints its own message.
         (["--slow"], {"SECONDS_TO_END": "0.2"}, MESSAGE + TRACE),
         # Who reads the output of the recipe to its end is not kept waiting, and with it the launcher here.
         (["--reads"], {"SECONDS_TO_END": "5"}, MESSAGE + TRACE + MESSAGE),

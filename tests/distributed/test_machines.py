@@ -77,7 +77,7 @@ def test_links_can_be_delayed_cut_and_mended_and_machines_lose_power() -> None:
         network.kill(0)
         assert network.running(0) == []
         assert server.wait(1) == -9
-        # Nobody told the other machine.
+        # The other machine learned nothing of it.
         assert network.running(1) == [client.pid]
 
 

@@ -1,4 +1,4 @@
-"""Where memory runs out one message says doing what, with which samples, what to lower, how to go on; exit code 2."""
+"""When memory runs out, one message names the phase, the samples, what to lower and how to go on; exit code 2."""
 
 import errno
 import json
@@ -41,7 +41,7 @@ def error_of(work: Callable[[], object]) -> Exception:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "lack"),
     [
         (error_of(lambda: torch.empty(1 << 46)), "the host's memory ran out when 281,475.0 GB more were asked for"),
         (error_of(lambda: np.empty(1 << 50)), "the host's memory ran out when 8.00 PiB more were asked for"),
@@ -64,9 +64,9 @@ def error_of(work: Callable[[], object]) -> Exception:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_what_is_a_lack_of_memory(error: Exception, said: str | None) -> None:
-    assert lacks_memory(error) == (said is not None)
-    assert lack_of(error) == said or said is None
+def test_what_is_a_lack_of_memory(error: Exception, lack: str | None) -> None:
+    assert lacks_memory(error) == (lack is not None)
+    assert lack_of(error) == lack or lack is None
 
 
 def start(folder: Path, *flags: str) -> Outcome:
@@ -152,14 +152,14 @@ def test_a_real_limit_of_the_system_is_told_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "rank", "said"),
+    ("place", "rank", "problem"),
     [
         ("forward", "null", "in the forward pass of step 3, with 4 samples at once"),
         ("backward", "1", "process 1: the host's memory ran out"),
         ("prediction", "null", "making the predictions of an evaluation after step 6, with 5 samples at once"),
     ],
 )
-def test_all_processes_end_together_with_one_message(place: str, rank: str, said: str, tmp_path: Path) -> None:
+def test_all_processes_end_together_with_one_message(place: str, rank: str, problem: str, tmp_path: Path) -> None:
     """In all of them at once or in one alone, which the others wait for in a collective."""
     output = tmp_path / "run"
     words = [
@@ -183,7 +183,7 @@ def test_all_processes_end_together_with_one_message(place: str, rank: str, said
     errors = "".join(process.communicate(timeout=90)[1] for process in started)
     assert [process.returncode for process in started] == [2, 2]
     assert errors.count("ran out when") == errors.count("can't go on") == 1
-    assert said in errors
+    assert problem in errors
     assert "Traceback" not in errors
     record = json.loads((output / "run.json").read_text(encoding="utf-8"))
     assert (record["status"], record["code"]) == ("failed", 2)

@@ -79,7 +79,7 @@ def test_who_does_not_come_is_named_to_all_that_came(
     assert len(problems) == 1
     assert "2 of 4 processes did not come to here:1 within 1 s: processes 2, 3;" in problems.pop()
     assert monotonic() - began < 3
-    # Process 0 speaks.
+    # Process 0 prints it.
     assert not any(isinstance(future.exception(), LoneUserError) for future in came)
 
 

@@ -38,12 +38,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 @pytest.mark.parametrize("name", CHOSEN)
 def test_it_ends_as_promised_and_the_same_command_goes_on(name: str, undisturbed: Undisturbed, tmp_path: Path) -> None:
     case: Case = CASES[name]
-    _, broken, said = carry_out(case, tmp_path / "case", undisturbed)
-    assert broken == [], said
+    _, broken, output = carry_out(case, tmp_path / "case", undisturbed)
+    assert broken == [], output
 
 
 @pytest.mark.parametrize(
-    ("reasons", "said"),
+    ("reasons", "expected"),
     [
         (["SIGTERM", "SIGINT"], "SIGTERM"),
         ([None, "SIGTERM"], "SIGTERM to process 1"),
@@ -52,5 +52,5 @@ def test_it_ends_as_promised_and_the_same_command_goes_on(name: str, undisturbed
         ([None, "the launcher ended"], "the launcher ended"),
     ],
 )
-def test_it_is_said_to_whom_a_signal_came(reasons: list[str | None], said: str) -> None:
-    assert told(reasons) == said
+def test_the_reason_names_the_process_that_got_the_signal(reasons: list[str | None], expected: str) -> None:
+    assert told(reasons) == expected

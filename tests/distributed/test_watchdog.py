@@ -13,8 +13,10 @@ from toolkit.distributed.verdict import Sign
 from toolkit.distributed.watchdog import Watchdog
 
 
-def watch_of(seconds: dict[int, float], places: dict[int, tuple[int, int]], patient: tuple[int, ...] = ()) -> Watchdog:
-    """Return the watch of process 0, which has heard so much of all of them."""
+def watchdog_of(
+    seconds: dict[int, float], places: dict[int, tuple[int, int]], patient: tuple[int, ...] = ()
+) -> Watchdog:
+    """Return the watchdog of process 0, which has these signs of life of all processes."""
     watchdog = Watchdog(0, len(seconds), timeout=TimeoutConfig(silence=60.0, progress=10.0))
     beats: dict[int, dict[str, Any]] = {
         rank: {
@@ -45,7 +47,7 @@ def watch_of(seconds: dict[int, float], places: dict[int, tuple[int, int]], pati
         ({0: 11, 1: 12}, {0: (5, 2), 1: (6, 0)}, (), 0),
         # The one behind has moved a moment ago: it is slow, and does not hang.
         ({0: 12, 1: 3}, {0: (5, 3), 1: (5, 2)}, (), None),
-        # The one behind may take its time; the one ahead may not be told so.
+        # The one behind may take its time; the one ahead may not.
         ({0: 12, 1: 12}, {0: (5, 3), 1: (5, 2)}, (1,), None),
         ({0: 12, 1: 12}, {0: (5, 3), 1: (5, 2)}, (0,), 1),
         # Both stand at the same place: the one that came first has waited for longer.
@@ -56,7 +58,7 @@ def watch_of(seconds: dict[int, float], places: dict[int, tuple[int, int]], pati
 def test_who_keeps_the_others_waiting(
     seconds: dict[int, float], places: dict[int, tuple[int, int]], patient: tuple[int, ...], blamed: int | None
 ) -> None:
-    verdict = watch_of(seconds, places, patient).judge_progress()
+    verdict = watchdog_of(seconds, places, patient).judge_progress()
     assert (verdict is None) == (blamed is None)
     if verdict is not None:
         assert verdict["code"] == 1
@@ -87,7 +89,7 @@ def test_a_silent_process_on_another_machine_may_be_behind_a_cut_network() -> No
             "seen",
         ),
     ):
-        watchdog = watch_of({0: 1, 1: 1}, {0: (5, 1), 1: (5, 2)})
+        watchdog = watchdog_of({0: 1, 1: 1}, {0: (5, 1), 1: (5, 2)})
         watchdog.signs[1].beat["host"] = host  # type: ignore[index]
         watchdog.signs[1].heard -= 61
         verdict = watchdog.judge()

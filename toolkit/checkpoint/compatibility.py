@@ -118,7 +118,7 @@ def check_length(config: Config, done: int, before: int, now: int) -> None:
         raise UserError(
             f"the run was to take {before:,} steps and is now to take {now:,} (epochs, steps), and its learning rate "
             f"depends on that: the {done:,} steps done would have had other rates (optim.schedule "
-            f"{config.optim.schedule}, optim.warmup {config.optim.warmup:g}). Give its former length; or train its "
+            f"{config.optim.schedule}, optim.warmup {config.optim.warmup:g}). Give its previous length; or train its "
             "saved model further as a run of its own (--model.name <the run folder>/model and another --output); or "
             "start from scratch with --resume never. (A run with --optim.schedule constant and a whole number of "
             "warm-up steps can be made longer.)"
@@ -175,7 +175,7 @@ def check_data(digests: Mapping[str, str | None], before: Mapping[str, str | Non
     names = {"train": "training", "evaluate": "evaluation"}
     problems = [
         f"the {names[key]} data is not what it was {when} (its digest was {digest} and is now {digests[key]}); put the "
-        "former data back, or start a new run with --output"
+        "previous data back, or start a new run with --output"
         for key, digest in before.items()
         if digest != digests[key]
     ]

@@ -71,7 +71,7 @@ def check_frozen(start: Start, now: str | None) -> None:
     if before != now:
         raise UserError(
             f"the weights that are not trained are not those beside which {start.checkpoint} was written (their digest "
-            f"was {before} and is now {now}). Give the former recipe and settings, or start a new run with --output"
+            f"was {before} and is now {now}). Give the previous recipe and settings, or start a new run with --output"
         )
 
 
@@ -92,8 +92,8 @@ def check_optimizer(start: Start, optimizer: torch.optim.Optimizer, names: Mappi
     ]
     raise UserError(
         f"the optimizer does not change the parameters that it did when {start.checkpoint} was written: "
-        f"{'; '.join(changes) or 'the same ones are grouped in another way'}. Give the former recipe and settings, or "
-        "start a new run with --output"
+        f"{'; '.join(changes) or 'the same ones are grouped in another way'}. Give the previous recipe and settings, "
+        "or start a new run with --output"
     )
 
 
@@ -133,5 +133,5 @@ def check_weights(reader: CheckpointReader, expected: Mapping[str, torch.Tensor]
         shown = "; ".join(f"{name} was {found.get(name)} and is now {wanted.get(name)}" for name in different[:5])
         raise UserError(
             f"the model is not the one that {reader.checkpoint} was written for: {len(different)} tensor(s) differ: "
-            f"{shown}. Give the former recipe and settings, or start a new run with --output"
+            f"{shown}. Give the previous recipe and settings, or start a new run with --output"
         )

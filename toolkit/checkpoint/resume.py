@@ -62,8 +62,8 @@ def choose_start(folder: RunFolder, config: Config, precision: str, total_steps:
         if passed_over:
             raise UserError(
                 *passed_over,
-                f"none of the checkpoints in {folder.checkpoints} is valid; repair one, or start anew with --resume "
-                "never, which sets them aside",
+                f"none of the checkpoints in {folder.checkpoints} is valid; repair one, or start from scratch with "
+                "--resume never, which sets them aside",
             )
         if isinstance(previous, str):
             # It died before it had a checkpoint of its own.

@@ -107,7 +107,7 @@ def logical_groups(
 
 
 def settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a group, among them whether its weights decay, which a decay of 0 does not tell."""
+    """Return the settings of a group, and whether its weights decay: the decay may be 0 for now."""
     settings = {key: value for key, value in group.items() if key != "params"}
     if "weight_decay" in settings:
         settings.setdefault("decayed", bool(settings["weight_decay"]))

@@ -1,1 +1,1 @@
-"""Processes: how they meet, agree, share a model, and end together."""
+"""Processes: how they find each other, agree, share a model, and end together."""

@@ -54,7 +54,7 @@ def print_after_launcher(launcher: int, text: str) -> bool:
         return False
     command = [sys.executable, "-I", "-S", "-c", AFTER_THE_LAUNCHER, str(memory), str(SECONDS_TO_END)]
     try:
-        # A session of its own, which no Ctrl-C and no agent reaches. Who reads the output to its end does not wait for it.
+        # A session of its own, which no Ctrl-C and no agent reaches. A reader of stdout does not wait for its end.
         waiting = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[memory], start_new_session=True
         )

@@ -102,9 +102,9 @@ def read_strategy(world_size: int, precision: str) -> tuple[Strategy, list[str]]
             f"the launch configuration spreads the model over {product} processes (dp_replicate {replicate} x dp_shard "
             f"{shard} x tp {tensor}"
             + (f" x cp {sizes['CP']} x sp {sizes['SP']}" if sizes["CP"] * sizes["SP"] > 1 else "")
-            + f"), but {world_size} {'was' if world_size == 1 else 'were'} started; the product has to be num_processes"
-            f": give --num_processes {product}, or other sizes in the launch file or as --parallelism_config_tp_size and "
-            "so on"
+            + f"), but {world_size} {'was' if world_size == 1 else 'were'} started; the product has to be "
+            f"num_processes: give --num_processes {product}, or other sizes in the launch file or as "
+            "--parallelism_config_tp_size and so on"
         )
     if (sharded or tensor > 1) and "RANK" not in os.environ:
         problems.append(
@@ -169,7 +169,7 @@ def shown_to_accelerate(
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 
     options = {key: value for handler in handlers for key, value in handler.to_kwargs().items()}
-    # Of what Accelerate does with a mesh, and of the norm of gradients on two dimensions; neither is the user's doing.
+    # Warnings about how Accelerate slices a mesh, and about the norm of gradients on two dimensions: not for the user.
     warnings.filterwarnings("ignore", message="Slicing a flattened dim")
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     state = PartialState(cpu=on_cpu, **options)

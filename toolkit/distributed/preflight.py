@@ -119,7 +119,7 @@ def compare_models(exchange: Exchange, model: torch.nn.Module, values: bool = Fa
 
 
 def sampled(tensor: torch.Tensor) -> str:
-    """Return a hash of some values of a tensor that are spread over it: microseconds, whatever its size."""
+    """Return a hash of some values from all over a tensor; it takes microseconds, whatever its size."""
     flat = tensor.detach().reshape(-1)
     # Odd: of a matrix it would take one column alone.
     step = -(-flat.numel() // SAMPLED) | 1

@@ -1,4 +1,4 @@
-"""This process among all processes of a run: what it knows of them, and everything that they say to each other."""
+"""This process among all processes of a run: what it knows of them, and how they communicate."""
 
 import gc
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The store through which the processes of a run find each other: process 0 keeps it, or the launcher's agent does.
 
 torch's own client says neither which host name is wrong nor why nobody answers, and its time-out does not hold before a
-program that accepts a connection and then says nothing. So each process tries the address first, in plain words.
+program that accepts a connection and sends nothing. So each process first tries the address itself.
 """
 
 import atexit

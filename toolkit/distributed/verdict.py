@@ -16,7 +16,7 @@ class Verdict(TypedDict, total=False):
     text: str
     code: int
     """The exit code."""
-    told: bool
+    printed: bool
     """Whether the user has read why already."""
     silent: dict[str, Any]
     """Machine, number and time of birth of a process that gave no sign of life."""
@@ -42,7 +42,7 @@ class Sign:
 
 def print_verdict(verdict: Verdict) -> int:
     """Print why the run ends, unless the user has read it already, and return the exit code."""
-    if not verdict.get("told"):
+    if not verdict.get("printed"):
         print(verdict["text"], file=sys.stderr, flush=True)
     return int(verdict["code"])
 
@@ -61,7 +61,7 @@ def kill_frozen(silent: Mapping[str, Any]) -> None:
         return
     try:
         process = psutil.Process(silent["pid"])
-        # Process numbers are used again; the time of birth tells.
+        # Process numbers are used again; the time of birth shows which process it is.
         if abs(process.create_time() - silent["born"]) < 1:
             process.send_signal(signal.SIGKILL)
     except psutil.Error:

@@ -216,7 +216,7 @@ class Watchdog:
         if self.store is None:
             return
         self.leaving = True
-        if self.send({"text": f"process {self.rank} of {self.size} failed: {text}", "code": code, "told": True}):
+        if self.send({"text": f"process {self.rank} of {self.size} failed: {text}", "code": code, "printed": True}):
             # The thread that receives the verdict ends this process meanwhile.
             sleep(SECONDS_TO_EXPLAIN)
         sleep(2 * self.interval if self.rank == 0 else 0)
