@@ -14,7 +14,7 @@ import torch
 from tiny_recipe import Tiny, TinyData, task
 from torch.distributed import TCPStore
 
-from toolkit.distributed.preflight import compare, compare_data, compare_models, compare_starts, ranges, start_facts
+from toolkit.distributed.preflight import compare, compare_data, compare_models, compare_starts, ranges, values_at_start
 from toolkit.distributed.rendezvous import Rendezvous
 from toolkit.distributed.store import Endpoint
 from toolkit.errors import SharedUserError
@@ -65,13 +65,13 @@ def test_settings_and_versions_that_differ_are_named_with_process_machine_and_va
 
 def test_every_file_and_version_that_numbers_depend_on_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    summary = {name: value for name, (value, _) in start_facts(Tiny(), True).items()}
-    assert summary["the version of torch"] in torch.__version__
-    assert summary["the launch configuration's ACCELERATE_MIXED_PRECISION"] == "bf16"
+    compared = {name: value for name, (value, _) in values_at_start(Tiny(), True).items()}
+    assert compared["the version of torch"] in torch.__version__
+    assert compared["the launch configuration's ACCELERATE_MIXED_PRECISION"] == "bf16"
     for name in ("the file toolkit/loop.py", "the file toolkit/tasks/sft/data.py", "the recipe's file tiny_recipe.py"):
-        assert len(summary[name]) == 12
-    assert "optim.lr" in summary
-    assert "threads" not in summary
+        assert len(compared[name]) == 12
+    assert "optim.lr" in compared
+    assert "threads" not in compared
 
 
 def test_data_and_models_that_differ_are_named(pool: ThreadPoolExecutor, store: TCPStore) -> None:

@@ -56,9 +56,11 @@ class Content:
 class Writer(ABC):
     """Writes checkpoints, or this process's part of them, one at a time."""
 
-    def __init__(self, folder: RunFolder, pinned: bool = False) -> None:
+    def __init__(self, folder: RunFolder, pinned: bool = False, exchange: Exchange | None = None) -> None:
         self.folder = folder
         self.pinned = pinned
+        self.exchange = exchange
+        """Connects the processes, if each writes a part."""
         self.staging_buffers: dict[str, StagingBuffer] = {}
         self.has_warned = False
         self.thread: threading.Thread | None = None
@@ -73,9 +75,9 @@ class Writer(ABC):
         """Seconds for which training stood still since the last `take_time`."""
 
     @property
-    @abstractmethod
     def is_shared(self) -> bool:
         """Whether each process writes a part, so that all of them save together."""
+        return self.exchange is not None
 
     def save(self, step: int, collect: Callable[[], Content]) -> None:
         """Copy what `collect` returns and start to write it, once the previous checkpoint is written.
@@ -139,13 +141,10 @@ class Writer(ABC):
 class PartWriter(Writer):
     """Writes the part of a process that is not the main one, and reports to the main one what failed."""
 
-    def __init__(self, folder: RunFolder, exchange: Exchange, pinned: bool = False) -> None:
-        super().__init__(folder, pinned)
-        self.exchange = exchange
+    exchange: Exchange
 
-    @property
-    def is_shared(self) -> bool:
-        return True
+    def __init__(self, folder: RunFolder, exchange: Exchange, pinned: bool = False) -> None:
+        super().__init__(folder, pinned, exchange)
 
     def begin(self, step: int, content: Content) -> None:
         """Start the thread, if this process owns anything."""
@@ -175,16 +174,11 @@ class Saver(Writer):
         self, folder: RunFolder, ledger: Ledger, keep: int, pinned: bool = False, exchange: Exchange | None = None
     ) -> None:
         """With an `exchange` the others write their parts."""
-        super().__init__(folder, pinned)
+        super().__init__(folder, pinned, exchange)
         self.ledger = ledger
         self.keep = keep
-        self.exchange = exchange
         self.previous: str | None = None
         """The seal of the newest checkpoint, of this run or the one that it goes on from."""
-
-    @property
-    def is_shared(self) -> bool:
-        return self.exchange is not None
 
     def begin(self, step: int, content: Content) -> None:
         """Start the thread."""

@@ -24,8 +24,8 @@ from toolkit.errors import SharedUserError
 from toolkit.output.provenance import recipe_source, toolkit_source, versions
 from toolkit.task import Task
 
-Facts = dict[str, tuple[Any, str]]
-"""What is compared: its name, its value, and what to do where it differs."""
+Compared = dict[str, tuple[Any, str]]
+"""What is compared: by its name its value, and what to do where it differs."""
 Exchange = Callable[[Any], list[Any]]
 
 # What depends on the machine and on nothing else.
@@ -64,23 +64,23 @@ def compare_starts(rendezvous: Rendezvous | None, config: Config, on_cpu: bool) 
     def exchange(mine: Any) -> list[Any]:
         return [json.loads(text) for text in rendezvous.exchange(f"start {next(rounds)}", json.dumps(mine))]
 
-    compare(exchange, start_facts(config, on_cpu))
+    compare(exchange, values_at_start(config, on_cpu))
 
 
-def start_facts(config: Config, on_cpu: bool) -> Facts:
+def values_at_start(config: Config, on_cpu: bool) -> Compared:
     """Return what has to be the same in all processes before anything is read."""
-    summary: Facts = {f"the version of {name}": (found, INSTALL) for name, found in versions().items()}
-    summary["the build of torch"] = (torch.__version__, INSTALL)
-    summary["the device"] = ("CPU" if on_cpu else "an accelerator", KIND)
-    summary |= {f"the file toolkit/{name}": (digest, COPY) for name, digest in toolkit_source().items()}
-    summary |= {f"the recipe's file {name}": (digest, COPY) for name, digest in recipe_source(config).items()}
+    compared: Compared = {f"the version of {name}": (found, INSTALL) for name, found in versions().items()}
+    compared["the build of torch"] = (torch.__version__, INSTALL)
+    compared["the device"] = ("CPU" if on_cpu else "an accelerator", KIND)
+    compared |= {f"the file toolkit/{name}": (digest, COPY) for name, digest in toolkit_source().items()}
+    compared |= {f"the recipe's file {name}": (digest, COPY) for name, digest in recipe_source(config).items()}
     for name, value in flatten(as_mapping(config)).items():
         if name not in OWN_SETTINGS:
-            summary[name] = (value, COMMAND)
+            compared[name] = (value, COMMAND)
     for name in sorted(os.environ):
         if name.startswith(LAUNCH_SETTINGS) and name not in OWN_LAUNCH_SETTINGS:
-            summary[f"the launch configuration's {name}"] = (os.environ[name], COMMAND)
-    return summary
+            compared[f"the launch configuration's {name}"] = (os.environ[name], COMMAND)
+    return compared
 
 
 def digests_of_data(task: Task) -> dict[str, str | None]:
@@ -133,25 +133,25 @@ def described(tensor: torch.Tensor) -> str:
     return f"{kind} {'x'.join(map(str, tensor.shape)) or 'scalar'}" + (", trained" if tensor.requires_grad else "")
 
 
-def compare(exchange: Exchange, summary: Facts) -> None:
-    """Compare facts with those of all other processes, which call it together; a process without any is not compared.
+def compare(exchange: Exchange, compared: Compared) -> None:
+    """Compare values with those of all other processes, which call it together; a process without any is left out.
 
     Raises:
         SharedUserError: they differ.
     """
-    mine = {name: json.dumps(value, default=str) for name, (value, _) in summary.items()}
-    digests = exchange(digest_of(mine) if summary else None)
+    mine = {name: json.dumps(value, default=str) for name, (value, _) in compared.items()}
+    digests = exchange(digest_of(mine) if compared else None)
     if len({digest for digest in digests if digest is not None}) <= 1:
         return
-    answers = exchange((socket.gethostname(), mine or None, {name: advice for name, (_, advice) in summary.items()}))
-    compared = {rank: (host, theirs) for rank, (host, theirs, _) in enumerate(answers) if theirs is not None}
+    answers = exchange((socket.gethostname(), mine or None, {name: advice for name, (_, advice) in compared.items()}))
+    by_rank = {rank: (host, theirs) for rank, (host, theirs, _) in enumerate(answers) if theirs is not None}
     # All processes raise the same, also those that are not compared.
     advised = {name: advice for *_, theirs in answers for name, advice in theirs.items()}
-    names = dict.fromkeys(name for _, theirs in compared.values() for name in theirs)
+    names = dict.fromkeys(name for _, theirs in by_rank.values() for name in theirs)
     problems: dict[str, list[str]] = {}
     for name in names:
         values: dict[str, dict[int, str]] = {}
-        for rank, (host, theirs) in compared.items():
+        for rank, (host, theirs) in by_rank.items():
             values.setdefault(theirs.get(name, NOTHING), {})[rank] = host
         if len(values) > 1:
             each = ", ".join(f"{shown(value)} in {processes(who)}" for value, who in values.items())
