@@ -1,8 +1,7 @@
 """A copy of tensors in host memory, laid out as the safetensors file that it becomes.
 
-The copy is made while training stands still, so it goes into memory that is kept from the last time; and it already is
-the content of the file, so that the thread that writes it only has to hash and write bytes, which Python does without
-its lock.
+Training waits while the copy is made, so its memory is kept for the next time. The copy already is the content of the
+file: the thread that writes it only hashes and writes bytes, which Python does without its lock.
 """
 
 import json
@@ -46,7 +45,7 @@ Layout = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 
 
 class StagingBuffer:
-    """The content of one file; taken again and again, into the same memory as long as names and shapes stay."""
+    """The content of one file; each copy goes into the same memory as long as names and shapes stay."""
 
     def __init__(self, pinned: bool = False) -> None:
         self.pinned = pinned

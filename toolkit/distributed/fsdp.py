@@ -1,4 +1,4 @@
-"""Weights sharded by FSDP2: in which parts, and what is checked before.
+"""FSDP2: which parts of a model are sharded one by one, and what is checked before.
 
 Accelerate 1.15 shards a model by itself when it prepares it, but fails for encoders whose embeddings count as a layer
 (ModernBERT) and for models that tie three weights (T5). It takes a model that is sharded already as it is.
@@ -22,12 +22,12 @@ LAYERS, SIZE = "TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP"
 
 
 def shard(model: torch.nn.Module, mesh: DeviceMesh, plugin: FullyShardedDataParallelPlugin) -> None:
-    """Shard a model over a mesh, in place, unit by unit; what is in no unit is gathered as long as a step lasts.
+    """Shard a model over a mesh, in place, unit by unit; weights in no unit are gathered for the whole step.
 
     Args:
-        model: it, whole in every process, with its layers split already if they are to be.
-        mesh: its last dimension is sharded over, and the first of two replicated over (hybrid sharding).
-        plugin: what the launch file says of sharding.
+        model: whole in every process; tensor parallelism has split its layers already.
+        mesh: weights are sharded over its last dimension, and replicated over the first of two (hybrid sharding).
+        plugin: the settings of the launch file.
     """
     options: dict[str, Any] = {
         "mesh": mesh,
@@ -42,13 +42,13 @@ def shard(model: torch.nn.Module, mesh: DeviceMesh, plugin: FullyShardedDataPara
 def chosen_units(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """Yield the parts of a model that are to be gathered one after another, the inner ones first.
 
-    The launch file says how they are chosen: as the layers that the model calls such, as those of the classes that the
-    file names, or by size. The embedding is one too. What shares a weight with another part is none.
+    The launch file says how they are chosen: the layers that the model itself names, the classes that the file names, or
+    all parts above a size. With layers the embedding is a unit too. A part that shares a weight with another is no unit.
     """
     policy = os.environ.get("FSDP_AUTO_WRAP_POLICY", "").upper()
     if policy not in (LAYERS, SIZE):
         return
-    # Asked of each part: a task may hold a model of Transformers, or two, in a module of its own.
+    # Of each part: a task may hold a model of Transformers, or two, in a module of its own.
     own_choice = {name for part in model.modules() for name in getattr(part, "_no_split_modules", None) or ()}
     classes = named_classes() or own_choice
     smallest = int(os.environ.get("FSDP_MIN_NUM_PARAMS", "0"))
