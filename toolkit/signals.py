@@ -107,7 +107,6 @@ class StopRequests:
                 self.hear(number, end_at_once)
 
     def hear(self, number: int, end_at_once: Callable[[str, bool], None]) -> None:
-        """Act on a signal."""
         if number == LAUNCHER_DIED:
             self.note("the launcher ended")
             return

@@ -209,7 +209,6 @@ def remove_leftovers(parent: Path) -> None:
 
 
 def digest_of_file(path: Path) -> str:
-    """Return the SHA-256 of a file."""
     digest = sha256()
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(CHUNK):

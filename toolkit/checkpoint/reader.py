@@ -7,9 +7,9 @@ offset and size of every shard. In the file a shard has the name of its tensor.
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -24,8 +24,6 @@ TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor of a checkpoint."""
-
     shape: tuple[int, ...]
     dtype: torch.dtype
     shards: tuple[tuple[str, Shard], ...]
@@ -37,27 +35,19 @@ class TensorEntry:
         return list(self.shape), str(self.dtype).removeprefix("torch.")
 
 
-class CheckpointReader:
+class CheckpointReader(ExitStack):
     """The tensors of one checkpoint; files are opened when something in them is asked for."""
 
     def __init__(self, checkpoint: Path) -> None:
+        super().__init__()
         self.checkpoint = checkpoint
         self.files: dict[str, Any] = {}
         self.indices: dict[str, dict[str, TensorEntry]] = {}
 
-    def __enter__(self) -> "CheckpointReader":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def open(self, file: str) -> Any:
         """Return a file of the checkpoint, opened once."""
         if file not in self.files:
-            opened: Any = safe_open(self.checkpoint / file, framework="pt", device="cpu")
-            self.files[file] = opened.__enter__()
+            self.files[file] = self.enter_context(safe_open(self.checkpoint / file, framework="pt", device="cpu"))
         return self.files[file]
 
     def index(self, kind: str) -> Mapping[str, TensorEntry]:
@@ -91,7 +81,6 @@ class CheckpointReader:
             place[common.within(shard)].copy_(part)
 
     def whole(self, kind: str, name: str) -> torch.Tensor:
-        """Return a whole tensor."""
         entry = self.index(kind)[name]
         if len(entry.shards) == 1:
             tensor: torch.Tensor = self.open(entry.shards[0][0]).get_tensor(name)
@@ -99,11 +88,6 @@ class CheckpointReader:
         place = torch.empty(entry.shape, dtype=entry.dtype)
         self.read_into(kind, name, all_of(entry.shape), place)
         return place
-
-    def close(self) -> None:
-        for opened in self.files.values():
-            opened.__exit__(None, None, None)
-        self.files = {}
 
 
 def same_weights(first: Path, second: Path) -> bool:

@@ -119,7 +119,6 @@ class Writer(ABC):
         """Start the thread that writes what was copied."""
 
     def start(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Do some work in a thread."""
         # Not a daemon: where the run ends by an error meanwhile, Python waits until the checkpoint is sealed.
         self.thread = threading.Thread(target=work, args=arguments)
         self.thread.start()
@@ -147,7 +146,6 @@ class PartWriter(Writer):
         super().__init__(folder, pinned, exchange)
 
     def begin(self, step: int, content: Content) -> None:
-        """Start the thread, if this process owns anything."""
         if self.exchange.rank in content.owners:
             self.start(self.write, step)
 
@@ -181,7 +179,6 @@ class Saver(Writer):
         """The seal of the newest checkpoint, of this run or the one that it goes on from."""
 
     def begin(self, step: int, content: Content) -> None:
-        """Start the thread."""
         # Training changes the tensors meanwhile: the thread gets none of them.
         self.start(self.write, step, replace(content, tensors={}), self.ledger.end, self.best)
 

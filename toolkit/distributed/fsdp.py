@@ -42,8 +42,8 @@ def shard(model: torch.nn.Module, mesh: DeviceMesh, plugin: FullyShardedDataPara
 def chosen_units(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """Yield the parts of a model that are to be gathered one after another, the inner ones first.
 
-    The launch file says how they are chosen: the layers that the model itself names, the classes that the file names, or
-    all parts above a size. With layers the embedding is a unit too. A part that shares a weight with another is no unit.
+    The launch file says how they are chosen: the layers that the model itself names, the classes that the file names,
+    or all parts above a size. With layers the embedding is a unit too. A part that shares a weight is none.
     """
     policy = os.environ.get("FSDP_AUTO_WRAP_POLICY", "").upper()
     if policy not in (LAYERS, SIZE):

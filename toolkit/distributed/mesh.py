@@ -156,8 +156,8 @@ def shown_to_accelerate(
 ) -> Iterator[dict[str, Any]]:
     """Yield what the Accelerator is built with, in an environment that lets it see this strategy and no other.
 
-    On CPU Accelerate 1.15 neither shards nor splits a model: each process would train its own copy, silently. Its code for
-    both runs on any device and over gloo, once the processes have the type that several GPUs have.
+    On CPU Accelerate 1.15 neither shards nor splits a model: each process would train its own copy, silently. Its code
+    for both runs on any device and over gloo, once the processes have the type that several GPUs have.
     """
     if not strategy.is_sharded:
         yield {}

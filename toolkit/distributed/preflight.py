@@ -84,7 +84,6 @@ def values_at_start(config: Config, on_cpu: bool) -> Compared:
 
 
 def digests_of_data(task: Task) -> dict[str, str | None]:
-    """Return the digests of the training and the evaluation data."""
     return {"train": task.data.train.digest(), "evaluate": task.data.evaluate.digest() if task.data.evaluate else None}
 
 

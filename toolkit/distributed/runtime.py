@@ -55,7 +55,6 @@ class Runtime:
 
     @property
     def device(self) -> torch.device:
-        """The device of this process."""
         return torch.device(self.accelerator.device)
 
     @property

@@ -28,7 +28,6 @@ class Shard:
 
     @property
     def elements(self) -> int:
-        """How many elements it has."""
         return prod(self.size)
 
     def overlap(self, other: "Shard") -> "Shard | None":
