@@ -22,7 +22,6 @@ from recipe_layouts import config_class, load_recipe  # noqa: E402
 
 from toolkit.config.parser import parse  # noqa: E402
 from toolkit.distributed.runtime import Runtime, start_runtime  # noqa: E402
-from toolkit.evaluation import evaluate  # noqa: E402
 from toolkit.loop import train  # noqa: E402
 from toolkit.prepare import build_model, prepare  # noqa: E402
 from toolkit.progress import Progress  # noqa: E402
@@ -109,7 +108,7 @@ def with_trainer(task: Task, config: Any, runtime: Runtime) -> Figures:
         begun = time.perf_counter()
         done = trainer.train()
         seconds = time.perf_counter() - begun
-    last = evaluate(task, config, runtime, model)
+    last = evaluate_model(task, config, runtime, model)
     assert last is not None
     return {"metrics": last.metrics, "seconds": seconds, "steps": done.global_step}
 

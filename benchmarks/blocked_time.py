@@ -25,7 +25,7 @@ from toolkit import BatchConfig, Config, Task, TaskData
 from toolkit.boundaries import save
 from toolkit.checkpoint.writer import Saver
 from toolkit.distributed.runtime import start_runtime
-from toolkit.loop import global_batches, take_step
+from toolkit.loop import global_batches, train_step
 from toolkit.output.ledger import Ledger
 from toolkit.output.run_folder import RunFolder
 from toolkit.prepare import prepare
@@ -98,7 +98,7 @@ def main() -> None:
             while count < at_least or (callable(condition) and condition()):
                 step, micro_batches, _ = next(batches)
                 started = time.perf_counter()
-                take_step(training, step, micro_batches, 8)
+                train_step(training, step, micro_batches, 8)
                 times.append(time.perf_counter() - started)
                 done, count = step + 1, count + 1
             return count

@@ -19,14 +19,13 @@ from toolkit import BatchConfig, Config
 from toolkit.data.loader import LoadedMicroBatch
 from toolkit.distributed.counts import count_micro_batches
 from toolkit.distributed.runtime import Runtime, start_runtime
-from toolkit.loop import global_batches, take_step
+from toolkit.loop import global_batches
 from toolkit.prepare import prepare
-from toolkit.train_state import Training
 
 MICRO = 2
 KINDS = ("gradients", "between copies", "weights gathered")
 Bytes = dict[str, int]
-TakeStep = Callable[[Training, int, list[LoadedMicroBatch], int], object]
+TrainStep = Callable[[TrainState, int, list[LoadedMicroBatch], int], object]
 
 
 class CountedReduceScatter(DefaultReduceScatter):
@@ -74,7 +73,7 @@ def count_bytes(model: torch.nn.Module, sent: Counter[str], copies: int) -> None
             unit.set_all_reduce_hook(lambda reduced: sent.update({"between copies": reduced.nbytes}))
 
 
-def plain_step(training: Training, step: int, micro_batches: list[LoadedMicroBatch], units: int) -> None:
+def plain_step(training: TrainState, step: int, micro_batches: list[LoadedMicroBatch], units: int) -> None:
     """Take a step as examples without `accumulate` do: every `backward` sends the gradients."""
     accelerator, model, optimizer = training.runtime.accelerator, training.model, training.optimizer
     training.runtime.accumulate_over(1)
@@ -87,7 +86,7 @@ def plain_step(training: Training, step: int, micro_batches: list[LoadedMicroBat
     optimizer.zero_grad()
 
 
-def count_step(runtime: Runtime, take: TakeStep, accumulation: int) -> Bytes:
+def count_step(runtime: Runtime, take: TrainStep, accumulation: int) -> Bytes:
     """Return the bytes of one step; the first one, for which DDP has its buckets still to order, is not counted."""
     size = runtime.data_parallel_size * MICRO * accumulation
     batch = BatchConfig(size=size, micro=MICRO, balance=False)
@@ -112,7 +111,7 @@ def count_loops(accumulations: list[int], reduce_each: bool, plain: bool) -> dic
     `reduce_each` is the toolkit's setting; `plain` counts the plain loop too.
     """
     runtime = start_runtime(Config(batch=BatchConfig(reduce_each=reduce_each), threads=1))
-    loops: dict[str, TakeStep] = {"batch.reduce_each" if reduce_each else "toolkit": take_step}
+    loops: dict[str, TrainStep] = {"batch.reduce_each" if reduce_each else "toolkit": train_step}
     if plain:
         loops["plain"] = plain_step
     found = {

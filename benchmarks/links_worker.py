@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from toolkit import BatchConfig, Config, Task, TaskData
 from toolkit.distributed.counts import count_micro_batches
 from toolkit.distributed.runtime import Runtime, start_runtime
-from toolkit.loop import global_batches, take_step
+from toolkit.loop import global_batches, train_step
 from toolkit.prepare import prepare
 
 MICRO, FEATURES, WIDTH = 16, 512, 1024
@@ -73,7 +73,7 @@ def toolkit_steps(runtime: Runtime, accumulation: int) -> Iterator[None]:
     training = prepare(task(), config, runtime)
     for step, micro_batches, _ in global_batches(training):
         agreed = runtime.all_reduce_counts(count_micro_batches(micro_batches, 0.0, False, False))
-        take_step(training, step, micro_batches, agreed.units)
+        train_step(training, step, micro_batches, agreed.units)
         yield
 
 

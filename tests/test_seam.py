@@ -19,7 +19,7 @@ from trial import run_here
 from toolkit.config.schema import BatchConfig, EvaluateConfig, OptimConfig
 from toolkit.data.order import ShuffledOrder
 from toolkit.distributed.runtime import start_runtime
-from toolkit.evaluation import Evaluation, evaluate
+from toolkit.evaluation import Evaluation
 from toolkit.loop import train
 from toolkit.metrics import accuracy
 from toolkit.optimizer import build_optimizer
@@ -102,7 +102,7 @@ def test_the_joint_loss_of_an_evaluation_is_taken_in_blocks_of_the_global_batch(
     config = Tiny(batch=BatchConfig(size=8, eval=size))
     runtime = start_runtime(config)
     training = prepare(joint(config), config, runtime)
-    found = evaluate(training.task, config, runtime, training.model)
+    found = evaluate_model(training.task, config, runtime, training.model)
     source, expected = Sequences(config.data.held_out, 10_000), 0.0
     for start in range(0, len(source), 8):
         batch = collate(source.fetch(range(start, min(start + 8, len(source)))))

@@ -110,7 +110,7 @@ def is_same(one: Any, other: Any) -> bool:
     return one is other or (isinstance(one, str | int | bool) and one == other)
 
 
-def evaluate(
+def evaluate_model(
     task: Task,
     config: Config,
     runtime: Runtime,

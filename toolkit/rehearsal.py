@@ -22,7 +22,7 @@ from toolkit.config.schema import Config
 from toolkit.distributed.memory import lacks_memory
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import DefectElsewhereError, UserError
-from toolkit.evaluation import Evaluation, evaluate
+from toolkit.evaluation import Evaluation, evaluate_model
 from toolkit.output.run_folder import RunFolder, told_if_refused
 from toolkit.task import Task
 
@@ -71,9 +71,9 @@ def try_evaluation(task: Task, config: Config, runtime: Runtime, model: torch.nn
     if task.data.evaluate is None:
         return None
     with told_if_it_fails("to evaluate the model"):
-        found = evaluate(task, config, runtime, model, last=True, most=SAMPLES * runtime.data_parallel_size)
+        found = evaluate_model(task, config, runtime, model, last=True, most=SAMPLES * runtime.data_parallel_size)
         if found is None:  # so few say nothing, or the run is asked to stop, which ends this one too
-            found = evaluate(task, config, runtime, model, last=True)
+            found = evaluate_model(task, config, runtime, model, last=True)
         if found is not None:
             found.as_json_lines()
             json.dumps(found.details)
