@@ -43,6 +43,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent / "shared"))
+
 from machine import machine, table
 
 ROOT = Path(__file__).parents[1]
@@ -332,7 +335,7 @@ def notebook_rows(bench: Bench) -> Iterator[list[str]]:
         return
     notebook = ROOT / "notebooks" / "debug_on_one_gpu.ipynb"
     program = (
-        "import json, sys; sys.path.insert(0, 'tests'); from pathlib import Path; from notebooks_running import run_notebook; "
+        "import json, sys; sys.path.insert(0, 'tests/helpers'); from pathlib import Path; from notebooks_running import run_notebook; "
         f"print(json.dumps(run_notebook(Path({str(notebook)!r}))))"
     )
     hidden = {} if bench.on_gpu else {"CUDA_VISIBLE_DEVICES": ""}
