@@ -1,15 +1,15 @@
-"""Recipes on real data beside Transformers' Trainer: the same weights, data, hyperparameters and epochs, three seeds each.
+"""Recipes on real data beside Transformers' Trainer: the same weights, data, hyperparameters and epochs, three seeds.
 
     python benchmarks/accuracy/against_trainer.py --data path/to/data --model path/to/all-MiniLM-L6-v2
         every task that the data folder has files for; hours on two cores
     python benchmarks/accuracy/against_trainer.py --data ... --model ... --tasks tag classify --seeds 0
         a part of it
 
-Trainings that a former call has finished are not run again (--output says where they are). Both sides train what the recipe
-builds (model with the weights of the seed, samples, collation), the Trainer with its own loop, loss and sampler, batches
-grouped by length; both are evaluated by the toolkit. The two run at the same time with a thread each; the seconds are those of
-the training steps, without evaluation. The
-data folder holds, by task: banking77/, wnut17/, squad/, gsm8k/, tinyshakespeare/ and sign_digits/Dataset (unpacked).
+Trainings that a former call has finished are not run again (--output says where they are). Both sides train what the
+recipe builds (model with the weights of the seed, samples, collation), the Trainer with its own loop, loss and sampler,
+batches grouped by length; both are evaluated by the toolkit. The two run at the same time with a thread each; the
+seconds are those of the training steps, without evaluation. The data folder holds, by task: banking77/, wnut17/,
+squad/, gsm8k/, tinyshakespeare/ and sign_digits/Dataset (unpacked).
 """
 
 import argparse

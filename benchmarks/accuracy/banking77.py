@@ -1,12 +1,13 @@
-"""Banking77 (77 intents) with a pre-trained encoder: test accuracy with one and with two processes, and the pipeline's answers.
+"""Banking77 (77 intents) with a pre-trained encoder: test accuracy with one and two processes, and the pipeline.
 
     python benchmarks/accuracy/banking77.py --data path/to/banking77 --model path/to/all-MiniLM-L6-v2
         trains twice, about 10 minutes each on two cores, and compares the saved models with `transformers.pipeline`
     python benchmarks/accuracy/banking77.py --data ... --model ... --output runs/banking77
         again: finished runs are reported, only the comparison is made
 
-The data folder holds train.csv and test.csv with the columns text and category; the model is a local folder. The settings
-are those of a Transformers Trainer run that reached 0.927: lr 2e-4, 100 warm-up steps, linear decay, batch 32, seed 0.
+The data folder holds train.csv and test.csv with the columns text and category; the model is a local folder. The
+settings are those of a Transformers Trainer run that reached 0.927: lr 2e-4, 100 warm-up steps, linear decay, batch 32,
+seed 0.
 """
 
 import argparse
@@ -60,7 +61,7 @@ def data_of(folder: Path) -> list[str]:
 
 
 def pipeline_answers(model: Path, test: Path) -> tuple[int, int, int]:
-    """Return how many texts `transformers.pipeline` gets right, how often it agrees with the recipe, and how many there are."""
+    """Return how many texts `transformers.pipeline` gets right and how often it agrees with the recipe, of how many."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 

@@ -2,11 +2,12 @@
 
     python benchmarks/accuracy/recipes.py
         about a quarter of an hour on two cores
-    python benchmarks/accuracy/recipes.py --recipes tag chat --output runs/defaults --page docs/predictions.md
-        some of them; what was run into the same folder before is not run again, and the page shows all predictions
+    python benchmarks/accuracy/recipes.py --recipes tag chat --output runs/defaults --page runs/predictions.md
+        some of them; what was run into the same folder before is not run again, and the page shows five predictions of
+        each
 
-The seconds are those of the whole command, imports, evaluation and saving included. Corpora and tokenizers are made anew for
-each recipe, as on a fresh machine.
+The seconds are those of the whole command, imports, evaluation and saving included. Corpora and tokenizers are made
+anew for each recipe, as on a fresh machine.
 """
 
 import argparse
@@ -44,7 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipes", nargs="+", choices=HEADLINES, default=list(HEADLINES))
     parser.add_argument("--output", type=Path, default=Path("runs/defaults"))
-    parser.add_argument("--page", type=Path, help="write the predictions to this file")
+    parser.add_argument("--page", type=Path, help="write five predictions of each recipe to this file")
     arguments = parser.parse_args()
     rows, beaten = [], True
     for name in arguments.recipes:
@@ -69,13 +70,7 @@ LESS_IS_BETTER = {"bits_per_byte", "perplexity", "loss"}
 PREFACE = """# What the recipes predict
 
 Held-out samples of the embedded defaults, evenly spaced over the evaluation data, as each run writes them to
-`predictions.jsonl` (`python benchmarks/accuracy/recipes.py --page docs/predictions.md`). Nothing was selected.
-
-Read by eye on 2026-11-21, all 20 samples of each run: the answers of `classify`, `classify_images`, `embed`, `tag` and `translate` make
-sense, and their mistakes are near misses (`turtle` for `idlelib`, both about windows; day and month the wrong way round). `chat` and
-`summarize` get the sentence right or miscount parameters. `answer` finds names and parameters, and sometimes runs on past the end.
-`language` guesses each next token from the true text before it: endings, punctuation and frequent words fit, the meaning does not, after
-a minute of training. `prefer` ranks word orders; its rewards say nothing about content.
+`predictions.jsonl`. Nothing was selected.
 """
 
 

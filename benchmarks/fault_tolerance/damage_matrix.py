@@ -3,11 +3,12 @@
     python benchmarks/fault_tolerance/damage_matrix.py
         every file of a checkpoint, and file systems of many sizes, about three minutes on two free cores
 
-A run with dropout is stopped after step 7 with checkpoints of steps 4, 5 and 7, and one file of the newest one is damaged. The
-same command has to name that file, go on from the checkpoint before, and come to the weights and the ledger of an undisturbed
-run, bit for bit. Then runs are started on small file systems (tmpfs in a name space of its own, so that Linux is needed but no
-right), on one process and on two: each has to say that the disk is full, with exit code 2, to leave checkpoints that are all
-valid, and to finish with the same weights when there is room. Exits with 1 if something is not as promised.
+A run with dropout is stopped after step 7 with checkpoints of steps 4, 5 and 7, and one file of the newest one is
+damaged. The same command has to name that file, go on from the checkpoint before, and come to the weights and the
+ledger of an undisturbed run, bit for bit. Then runs are started on small file systems (tmpfs in a name space of its
+own, so that Linux is needed but no right), on one process and on two: each has to say that the disk is full, with exit
+code 2, to leave checkpoints that are all valid, and to finish with the same weights when there is room. Exits with 1 if
+something is not as promised.
 """
 
 import argparse

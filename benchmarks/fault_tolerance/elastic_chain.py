@@ -1,11 +1,11 @@
-"""A run that is moved between process counts, stopped in the middle of an epoch each time, against one that is left alone.
+"""A run that is moved between process counts, stopped in mid-epoch each time, against one that is left alone.
 
     python benchmarks/fault_tolerance/elastic_chain.py
         2, 1, 4 and 2 processes, a BERT classifier and a Llama in float64; 3 minutes on two cores
     python benchmarks/fault_tolerance/elastic_chain.py --models BERT --chain 1 2 --samples 45
 
-Both see the same samples in the same steps; the weights, losses and gradient norms differ by rounding alone; and over all parts
-of the chain every sample passes through the model exactly once in each epoch. Exits with 1 if not.
+Both see the same samples in the same steps; the weights, losses and gradient norms differ by rounding alone; and over
+all parts of the chain every sample passes through the model exactly once in each epoch. Exits with 1 if not.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""The training that `elastic_chain.py` moves between process counts: one of the models of `topology_work.py`, in float64.
+"""The training that `elastic_chain.py` moves between process counts: a model of `topology_work.py`, in float64.
 
     STOP_AT=9 SEEN=folder python benchmarks/fault_tolerance/elastic_recipe.py --model BERT --output runs/elastic
 
-STOP_AT makes the file STOP in the run folder when that step begins; SEEN is a folder to which each process writes, for every
-forward pass of the training, the step and the samples in it. Nothing in the toolkit knows of either.
+STOP_AT makes the file STOP in the run folder when that step begins; SEEN is a folder to which each process writes, for
+every forward pass of the training, the step and the samples in it. Nothing in the toolkit knows of either.
 """
 
 import json

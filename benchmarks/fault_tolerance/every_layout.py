@@ -5,9 +5,9 @@
     python benchmarks/fault_tolerance/every_layout.py --layouts "one process" "FSDP2 on 4" "data parallel on 2"
         a part of it
 
-For each pair: the ledger of the resumed run beside that of an undisturbed one in one process (samples of every step, the largest
-relative difference of losses and gradient norms), and the final weights. Exits with 1 beyond the bound or if a sample was seen
-twice or never.
+For each pair: the ledger of the resumed run beside that of an undisturbed one in one process (samples of every step,
+the largest relative difference of losses and gradient norms), and the final weights. Exits with 1 beyond the bound or
+if a sample was seen twice or never.
 """
 
 import argparse
@@ -75,9 +75,9 @@ def main() -> None:
     print("# Stopped under one layout, resumed under another\n")
     print(machine() + "\n")
     print(
-        f"Stopped after step {STOP_AFTER} of 30, in the middle of an epoch. The largest relative difference of final weights, losses "
-        f"and gradient norms from an undisturbed run in one process; the samples of every step are the same unless it says otherwise. "
-        f"{len(rows) ** 2} pairs, {time.monotonic() - started:.0f} s in all.\n"
+        f"Stopped after step {STOP_AFTER} of 30, in the middle of an epoch. The largest relative difference of final "
+        f"weights, losses and gradient norms from an undisturbed run in one process; the samples of every step are the "
+        f"same unless it says otherwise. {len(rows) ** 2} pairs, {time.monotonic() - started:.0f} s in all.\n"
     )
     print(table(["stopped under, resumed under", *arguments.layouts], rows))
     if worst > BOUND or wrong:

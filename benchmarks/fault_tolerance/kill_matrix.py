@@ -4,11 +4,12 @@
         at least 200 SIGKILLs, about half an hour on two free cores
     python benchmarks/fault_tolerance/kill_matrix.py --kills 20
 
-A run of 42 steps with dropout, an evaluation every 6 steps and a checkpoint every 5 is started, killed, started again with
-the same command, killed elsewhere, and so on, four times in all; then it is left alone. Killed is the only process, or, of two, one
-rank (the launcher then ends the other) or both at once. In the end its weights have to be those of an undisturbed run on as
-many processes, bit for bit, its ledger has to have each step once with the same losses and samples, `toolkit verify` has to
-find nothing, and each start has to have gone on from the newest checkpoint that was sealed. Exits with 1 if one has not.
+A run of 42 steps with dropout, an evaluation every 6 steps and a checkpoint every 5 is started, killed, started again
+with the same command, killed elsewhere, and so on, four times in all; then it is left alone. Killed is the only
+process, or, of two, one rank (the launcher then ends the other) or both at once. In the end its weights have to be
+those of an undisturbed run on as many processes, bit for bit, its ledger has to have each step once with the same
+losses and samples, `toolkit verify` has to find nothing, and each start has to have gone on from the newest checkpoint
+that was sealed. Exits with 1 if one has not.
 """
 
 import argparse
@@ -94,9 +95,9 @@ def main() -> None:
             print(f"{tally.kills.total()} kills, {tally.runs} runs, {len(tally.wrong)} wrong", file=sys.stderr)
     print(f"# {tally.kills.total()} SIGKILLs in {tally.runs} runs: what the runs came to\n\n{machine()}\n")
     print(
-        f"{tally.runs - len(tally.wrong)} of {tally.runs} runs went on without help to the weights, losses and samples of an "
-        f"undisturbed run, bit for bit, each step once in the ledger; {tally.repeated} steps were done again, and "
-        f"{tally.missed} starts ended before they came to the place where they were to be killed.\n"
+        f"{tally.runs - len(tally.wrong)} of {tally.runs} runs went on without help to the weights, losses and samples "
+        f"of an undisturbed run, bit for bit, each step once in the ledger; {tally.repeated} steps were done again, "
+        f"and {tally.missed} starts ended before they came to the place where they were to be killed.\n"
     )
     phases = arguments.phases or [*PHASES, RANDOM]
     print(

@@ -1,10 +1,10 @@
-"""The training that `kill_matrix.py` kills: small, with dropout, evaluation and many checkpoints; and the killing itself.
+"""The training that `kill_matrix.py` kills: small, with dropout, evaluation and many checkpoints; and the killing.
 
     KILL_AT="in the forward pass:17" KILL_RANK=1 python benchmarks/fault_tolerance/kill_recipe.py --output runs/killed
 
-It kills itself where KILL_AT says: a phase of the training or of a checkpoint by its name, and at which time of coming there.
-Nothing in the toolkit knows of this: what it does is listened to from outside. KILL_GROUP=1 kills all processes of the run
-together (those that have the same parent), otherwise this one alone dies.
+It kills itself where KILL_AT says: a phase of the training or of a checkpoint by its name, and at which time of coming
+there. Nothing in the toolkit knows of this: what it does is listened to from outside. KILL_GROUP=1 kills all processes
+of the run together (those that have the same parent), otherwise this one alone dies.
 """
 
 import os

@@ -4,8 +4,8 @@
         each machine is a network namespace (root, Linux, iproute2); about 8 minutes on two cores
     python benchmarks/fault_tolerance/machine_failures.py --cases 1 3
 
-Every case trains the tests' small network, float64 throughout, and is held against one process that nothing happened to: the
-samples of each step, and the weights at the end. Exits with 1 where a promise is not kept.
+Every case trains the tests' small network, float64 throughout, and is held against one process that nothing happened
+to: the samples of each step, and the weights at the end. Exits with 1 where a promise is not kept.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def lose(job: Job, host: int, victim: int) -> float:
 
 
 def the_host(job: Job) -> float:
-    """All processes of machine 0 die, with process 0 and the rendezvous: all end; the same command on the other two goes on."""
+    """All processes of machine 0 die, with process 0 and the rendezvous: all end; the same command goes on with two."""
     job.start(0, 1, 2)
     job.until(lambda: job.steps() >= 25)
     # Without power the launchers of torch 2.13 wait in its store long after our processes have ended.
@@ -155,7 +155,7 @@ def one_is_taken(job: Job) -> float:
 
 
 def asked_to_stop(job: Job) -> float:
-    """A machine loses power, and the run is asked to stop when it has gone on: it stays stopped; the same command goes on."""
+    """A machine loses power; the run goes on, is asked to stop and stays stopped; the same command goes on."""
     job.start(0, 1, 2)
     job.until(lambda: job.steps() >= 25)
     job.network.kill(2)
@@ -231,8 +231,9 @@ def main() -> None:
             print(rows[-1], file=sys.stderr, flush=True)
     print(f"# Machines that fail, leave and come, under an elastic launch\n\n{machine()}\n")
     print(
-        f"`torchrun --nnodes 1:3 --max-restarts 3 --rdzv-backend c10d`, {STEPS} steps, a checkpoint every 10; timeout.silence {SILENCE} s "
-        f"(60 by default), timeout.meeting {MEETING} s (60), last_call_timeout 5 s (30). Machines are network namespaces.\n"
+        f"`torchrun --nnodes 1:3 --max-restarts 3 --rdzv-backend c10d`, {STEPS} steps, a checkpoint every 10; "
+        f"timeout.silence {SILENCE} s (60 by default), timeout.meeting {MEETING} s (60), last_call_timeout 5 s (30). "
+        f"Machines are network namespaces.\n"
     )
     names = [
         "what happens",

@@ -5,10 +5,11 @@
     python benchmarks/fault_tolerance/several_machines.py --cases "2 machines" "link of machine 1 cut"
         a part of it
 
-Each machine is a network namespace; `accelerate launch` with the shipped file starts the run on all of them. Where it ends by what
-happens, the same command is given again on every machine once the link is mended. Differences are from one process on one machine:
-of the final weights ||a - b|| / ||b|| over all together, of loss and gradient norm the largest of all steps, relative. Exits with 1 if
-one is beyond 1e-12, if a step had other samples, or if a process outlives the time-out.
+Each machine is a network namespace; `accelerate launch` with the shipped file starts the run on all of them. Where it
+ends by what happens, the same command is given again on every machine once the link is mended. Differences are from one
+process on one machine: of the final weights ||a - b|| / ||b|| over all together, of loss and gradient norm the largest
+of all steps, relative. Exits with 1 if one is beyond 1e-12, if a step had other samples, or if a process outlives the
+time-out.
 """
 
 import argparse
@@ -123,8 +124,8 @@ def main() -> None:
     print("# Several machines against one process on one machine\n")
     print(machine() + "\n")
     print(
-        f"`tests/helpers/tiny_recipe.py` in float64, {STEPS} steps, a checkpoint every 3, micro-batches of at most 2; what happens begins in "
-        f"about step {AT}. {time.monotonic() - began:.0f} s in all.\n"
+        f"`tests/helpers/tiny_recipe.py` in float64, {STEPS} steps, a checkpoint every 3, micro-batches of at most 2; "
+        f"what happens begins in about step {AT}. {time.monotonic() - began:.0f} s in all.\n"
     )
     columns = ["case", "ended after, s (time-out)", "exit codes", "steps done again", "final weights", "loss"]
     print(table([*columns, "gradient norm", "same samples in every step", "verdict"], rows))
@@ -142,7 +143,7 @@ def one_process() -> Numbers:
 
 
 def run(case: Case, folder: Path) -> tuple[Ended | None, Numbers, int]:
-    """Return how the first start ended, if it did, the numbers that the run came to, and how many steps it did again."""
+    """Return how the first start ended, if it did, the numbers that the run came to, and how many steps it repeated."""
     with machines(case.machines) as network:
         processes, ended = start(case, network, folder), None
         if case.event is not None:

@@ -1,4 +1,4 @@
-"""Cases of `stop_matrix.py` in which nobody asked: processes that die, freeze, hang or fail, and losses that are no number."""
+"""Cases of `stop_matrix.py` in which nobody asked: processes that die, freeze, hang or fail, and NaN losses."""
 
 import sys
 from pathlib import Path
@@ -97,12 +97,14 @@ def hangs() -> list[Case]:
     for rank in (0, 1):
         found += [
             Case(
-                f"process {rank} hangs in training", BY_HAND, in_trouble, Trouble(rank=rank), codes=(1, 1), sealed=40, **failed,
+                f"process {rank} hangs in training", BY_HAND, in_trouble, Trouble(rank=rank),
+                codes=(1, 1), sealed=40, **failed,
                 once=(f"process {rank} of 2 has made no progress", "it is in the forward pass of step 42")
             ),
             Case(
-                f"process {rank} hangs while evaluating", BY_HAND, in_trouble, Trouble("evaluation", 3, rank=rank), codes=(1, 1),
-                at=25, sealed=20, **failed, once=(f"process {rank} of 2 has made no progress", "it is evaluating batch 3")
+                f"process {rank} hangs while evaluating", BY_HAND, in_trouble, Trouble("evaluation", 3, rank=rank),
+                codes=(1, 1), at=25, sealed=20, **failed,
+                once=(f"process {rank} of 2 has made no progress", "it is evaluating batch 3")
             )
         ]  # fmt: skip
     finished = {
@@ -115,8 +117,14 @@ def hangs() -> list[Case]:
     }
     return [
         *found,
-        Case("a metric takes longer than timeout.progress", BY_HAND, after_time_out, Trouble("metric", 1, rank=0), **finished, at=25),
-        Case("reading takes longer than timeout.progress", BY_HAND, after_time_out, Trouble("reading", 1, rank=0), **finished, at=0)
+        Case(
+            "a metric takes longer than timeout.progress", BY_HAND, after_time_out, Trouble("metric", 1, rank=0),
+            **finished, at=25
+        ),
+        Case(
+            "reading takes longer than timeout.progress", BY_HAND, after_time_out, Trouble("reading", 1, rank=0),
+            **finished, at=0
+        )
     ]  # fmt: skip
 
 

@@ -4,10 +4,10 @@
         all cases, about 25 minutes on two free cores
     python benchmarks/fault_tolerance/stop_matrix.py --only SIGSTOP
 
-Each case is a training of its own (`tests/helpers/slow_recipe.py`, with dropout), interfered with while every process stands at a known
-place, mostly the forward pass of step 42. Then the same command is started again, has to finish the run, and the final
-weights have to be those of an undisturbed run, bit for bit, and each step has to be in the ledger once. Exits with 1 if a case does
-not end as promised; what it printed then follows.
+Each case is a training of its own (`tests/helpers/slow_recipe.py`, with dropout), interfered with while every process
+stands at a known place, mostly the forward pass of step 42. Then the same command is started again, has to finish the
+run, and the final weights have to be those of an undisturbed run, bit for bit, and each step has to be in the ledger
+once. Exits with 1 if a case does not end as promised; what it printed then follows.
 """
 
 import argparse
@@ -65,8 +65,9 @@ def main() -> None:
     print(f"# {len(rows)} ways to stop, kill, freeze or break a run\n")
     print(machine() + "\n")
     print(
-        f"timeout.silence is {SILENCE} s, timeout.progress {PROGRESS} s where it matters. Exit codes of a launcher, which turns all but 0 "
-        "into 1; with `by hand`, of process 0 and process 1. Seconds from the signal to the end of the last process.\n"
+        f"timeout.silence is {SILENCE} s, timeout.progress {PROGRESS} s where it matters. "
+        "Exit codes of a launcher, which turns all but 0 into 1; with `by hand`, of process 0 and "
+        "process 1. Seconds from the signal to the end of the last process.\n"
     )
     print(table(COLUMNS, rows))
     print(f"\n{len(rows) - broken} of {len(rows)} as promised.")
@@ -152,7 +153,7 @@ def broken_promises(case: Case, ending: Ending, status: int, recorded: str, seal
 
 
 def go_on(case: Case, job: Job, expected: bytes, finished: bool) -> tuple[str, list[str], str]:
-    """Start the same command again; return what came of it, in a word, what is not as promised, and what was printed."""
+    """Start the same command again; return what came of it in a word, what is not as promised, and the output."""
     ending = None
     if not finished:
         try:

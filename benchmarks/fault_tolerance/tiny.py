@@ -1,6 +1,7 @@
 """The smallest training that goes through everything, for `clean_exits.py`: a line through points, in plain PyTorch.
 
-    accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 benchmarks/fault_tolerance/tiny.py --output runs/tiny
+    accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 \\
+        benchmarks/fault_tolerance/tiny.py --output runs/tiny
 
 The loss on the held-out points falls from about 5 to below 0.1.
 """

@@ -1,14 +1,14 @@
 """How far each recipe's numbers are from those of one process, on other layouts, with small data in float64.
 
     python benchmarks/numerics/recipe_topology.py
-        one process with micro-batches of 8, 3 and 1, two with 8 and 3, four with 8 and 1, and two that shard the model (FSDP2)
-        with 8 and 3; about four minutes on two cores
+        one process with micro-batches of 8, 3 and 1, two with 8 and 3, four with 8 and 1, and two that shard the model
+        (FSDP2) with 8 and 3; about four minutes on two cores
     python benchmarks/numerics/recipe_topology.py --layouts cpu_fsdp2
         a part of it
 
-Every figure is the largest over all layouts, relative to one process that takes each global batch whole: final weights as
-||a - b|| / ||b|| over all weights together; loss, gradient norm and evaluation metrics the largest of all steps, or of all
-metrics. Samples and units of every step must be the same. Exits with 1 beyond the bound.
+Every figure is the largest over all layouts, relative to one process that takes each global batch whole: final weights
+as ||a - b|| / ||b|| over all weights together; loss, gradient norm and evaluation metrics the largest of all steps, or
+of all metrics. Samples and units of every step must be the same. Exits with 1 beyond the bound.
 """
 
 import argparse

@@ -1,14 +1,15 @@
 """How far a training on a sharded or split model is from the same training in one process, with real processes on CPU.
 
     python benchmarks/numerics/strategies.py
-        one process; distributed data parallel, FSDP2, hybrid sharding, tensor parallel, and tensor times data parallel on two
-        and four processes, by the launch files of accelerate_configs/; three models in float64; about seven minutes on two cores
+        one process; distributed data parallel, FSDP2, hybrid sharding, tensor parallel, and tensor times data parallel
+        on two and four processes, by the launch files of accelerate_configs/; three models in float64; about seven
+        minutes on two cores
     python benchmarks/numerics/strategies.py --strategies "FSDP2 on 2" --models BERT --samples 45
         a part of it
 
-Every figure is the largest over the micro-batch sizes, relative to one process that takes each global batch whole: final
-weights as ||a - b|| / ||b|| over all weights together; loss, gradient norm and metrics the largest of all steps or
-evaluations. The last batch of an epoch is smaller. Exits with 1 if a bound is broken or a step had other samples.
+Every figure is the largest over the micro-batch sizes, relative to one process that takes each global batch whole:
+final weights as ||a - b|| / ||b|| over all weights together; loss, gradient norm and metrics the largest of all steps
+or evaluations. The last batch of an epoch is smaller. Exits with 1 if a bound is broken or a step had other samples.
 """
 
 import argparse
@@ -76,8 +77,8 @@ def main() -> None:
     print("# Spread models against one process: largest relative difference\n")
     print(machine() + "\n")
     print(
-        f"{arguments.samples} samples, global batch {GLOBAL_BATCH}, {steps} steps, micro-batches {arguments.micro}, AdamW, clipping "
-        f"at 1, float64, no dropout; {time.monotonic() - started:.0f} s in all.\n"
+        f"{arguments.samples} samples, global batch {GLOBAL_BATCH}, {steps} steps, micro-batches {arguments.micro}, "
+        f"AdamW, clipping at 1, float64, no dropout; {time.monotonic() - started:.0f} s in all.\n"
     )
     print(table(["strategy", "model", *FIGURES.values(), "same samples", "bound"], rows))
     if not passed:
@@ -87,7 +88,7 @@ def main() -> None:
 def run(
     launcher: list[str], scratch: Path, arguments: argparse.Namespace, models: list[str], micro: list[int]
 ) -> dict[tuple[str, int], LayoutResult]:
-    """Start `topology_worker.py` and return what it wrote, by model and micro-batch: the layouts with the balanced cut."""
+    """Start `topology_worker.py` and return the layouts with the balanced cut, by model and micro-batch."""
     output = scratch / "results.pt"
     command = [*launcher, str(Path(__file__).with_name("topology_worker.py")), "toolkit", str(output)]
     command += ["--models", *models, "--micro", *map(str, micro), "--balance", "--threads", "1"]

@@ -56,8 +56,8 @@ def main() -> None:
     steps = arguments.epochs * -(-arguments.samples // GLOBAL_BATCH)
     print(
         f"{arguments.samples} samples of {SHORTEST} to {LONGEST} tokens, global batch {GLOBAL_BATCH}, "
-        f"{arguments.epochs} epochs = {steps} steps, AdamW, clipping at 1, float64, no dropout, evaluation after each epoch; "
-        f"processes {arguments.processes}, micro-batch {arguments.micro}, {arguments.threads} thread(s) each. "
+        f"{arguments.epochs} epochs = {steps} steps, AdamW, clipping at 1, float64, no dropout, evaluation after each "
+        f"epoch; processes {arguments.processes}, micro-batch {arguments.micro}, {arguments.threads} thread(s) each. "
         f"Each method is compared with its own first layout. {time.monotonic() - started:.0f} s in all.\n"
     )
     learnt = "loss, first to last step"

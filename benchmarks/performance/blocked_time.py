@@ -1,11 +1,12 @@
-"""How long training stands still for a checkpoint in the background, beside a plain `accelerator.save_state` of the same state.
+"""How long training stands still for a checkpoint in the background, beside `accelerator.save_state` of the same state.
 
     python benchmarks/performance/blocked_time.py
         15 rounds, half a minute on two cores
 
-The state is that of an encoder with 22.7 million parameters (the shape of all-MiniLM-L6-v2) under AdamW: 272 MB. Each round
-begins a checkpoint and takes training steps until it is written, takes as many without one, and calls `save_state`, so that
-whatever else the machine does hits all three alike. Exits with 1 if training stands still for more than a tenth of the time.
+The state is that of an encoder with 22.7 million parameters (the shape of all-MiniLM-L6-v2) under AdamW: 272 MB. Each
+round begins a checkpoint and takes training steps until it is written, takes as many without one, and calls
+`save_state`, so that whatever else the machine does hits all three alike. Exits with 1 if training stands still for
+more than a tenth of the time.
 """
 
 import argparse

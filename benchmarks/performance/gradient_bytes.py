@@ -2,13 +2,13 @@
 
     python benchmarks/performance/gradient_bytes.py
         distributed data parallel and FSDP2 on two processes, hybrid sharding on four, by the launch files of
-        accelerate_configs/, with 1, 4 and 16 micro-batches in a step: the toolkit, the toolkit with batch.reduce_each, and a
-        plain loop in which every backward pass sends
+        accelerate_configs/, with 1, 4 and 16 micro-batches in a step: the toolkit, the toolkit with batch.reduce_each,
+        and a plain loop in which every backward pass sends
 
-What is counted is what one process is given to send in a step: DDP's buckets (communication hook), what FSDP2 reduces and
-scatters, gathers, and adds up between the copies of hybrid sharding (`set_custom_reduce_scatter`, `set_custom_all_gather`,
-`set_all_reduce_hook`). Exits with 1 if the gradients of a step are not, to the byte, one set of float32 gradients whatever the
-number of micro-batches, or, in the two other loops, one set for each.
+What is counted is what one process is given to send in a step: DDP's buckets (communication hook), what FSDP2 reduces
+and scatters, gathers, and adds up between the copies of hybrid sharding (`set_custom_reduce_scatter`,
+`set_custom_all_gather`, `set_all_reduce_hook`). Exits with 1 if the gradients of a step are not, to the byte, one set
+of float32 gradients whatever the number of micro-batches, or, in the two other loops, one set for each.
 """
 
 import argparse
@@ -56,8 +56,9 @@ def main() -> None:
     print("# Bytes of a step, as the communication hooks see them\n")
     print(machine() + "\n")
     print(
-        f"A network of {parameters:,} float32 parameters: one set of gradients is {FLOAT32 * parameters:,} bytes. Bytes per parameter "
-        f"and process in one step of {', '.join(map(str, numbers))} micro-batches; {time.monotonic() - started:.0f} s in all.\n"
+        f"A network of {parameters:,} float32 parameters: one set of gradients is {FLOAT32 * parameters:,} bytes. "
+        f"Bytes per parameter and process in one step of {', '.join(map(str, numbers))} micro-batches; "
+        f"{time.monotonic() - started:.0f} s in all.\n"
     )
     print(table(["way, loop", *(f"{kind}: {n}" for kind in KINDS for n in numbers)], rows))
     print("\nOne set of gradients per step, to the byte: " + ("yes." if exact else "NO."))

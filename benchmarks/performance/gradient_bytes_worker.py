@@ -1,4 +1,4 @@
-"""What each process of `gradient_bytes.py` runs: steps of one launch file, and the bytes that each hands to a collective."""
+"""What each process of `gradient_bytes.py` runs: steps of one launch file, and the bytes each hands to a collective."""
 
 import argparse
 import json

@@ -5,11 +5,11 @@
     python benchmarks/performance/links.py --links "1 Gbit/s" --accumulations 1 4
         a part of it
 
-Each machine is a network namespace with one process; `accelerate launch` with the shipped file starts it. The toolkit's step runs
-beside a plain Accelerate loop as examples have it: the loss divided by the accumulation, `backward` for every micro-batch,
-`optimizer.step` after every k-th. Both train the same model in turns, in the same processes. The micro-batch stays the same and
-the global batch grows with the accumulation: that is what one does on a slow network. Exits with 1 if the toolkit sends more than
-one set of gradients per step, whatever the accumulation.
+Each machine is a network namespace with one process; `accelerate launch` with the shipped file starts it. The toolkit's
+step runs beside a plain Accelerate loop as examples have it: the loss divided by the accumulation, `backward` for every
+micro-batch, `optimizer.step` after every k-th. Both train the same model in turns, in the same processes. The
+micro-batch stays the same and the global batch grows with the accumulation: that is what one does on a slow network.
+Exits with 1 if the toolkit sends more than one set of gradients per step, whatever the accumulation.
 """
 
 import argparse
@@ -54,10 +54,11 @@ def main() -> None:
     print("# What synchronising once per step is worth on a slow link\n")
     print(machine() + "\n")
     print(
-        f"Two machines with one process each over gloo; {first['parameters']:,} float32 parameters, so {size / 1e6:.1f} MB of gradients; "
-        f"micro-batches of {first['micro']} samples; medians of {arguments.rounds * arguments.steps} steps after one that is not "
-        f"counted, the two loops in turns. With a delay every frame arrives so much later, in each direction. Bytes are those that "
-        f"one machine's network device counts. {time.monotonic() - began:.0f} s in all.\n"
+        f"Two machines with one process each over gloo; {first['parameters']:,} float32 parameters, so "
+        f"{size / 1e6:.1f} MB of gradients; micro-batches of {first['micro']} samples; medians of "
+        f"{arguments.rounds * arguments.steps} steps after one that is not counted, the two loops in turns. With a "
+        f"delay every frame arrives so much later, in each direction. Bytes are those that one machine's network "
+        f"device counts. {time.monotonic() - began:.0f} s in all.\n"
     )
     columns = ["link", "accumulation", "toolkit, s per step", "plain loop, s per step", "plain / toolkit"]
     columns += ["toolkit, MB sent per step", "plain loop, MB sent per step"]

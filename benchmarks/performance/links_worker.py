@@ -1,4 +1,4 @@
-"""What each process of `links.py` runs: steps of the toolkit and of a plain Accelerate loop, in turns, timed and counted."""
+"""What each process of `links.py` runs: steps of the toolkit and of a plain Accelerate loop in turns, timed."""
 
 import argparse
 import json
@@ -78,7 +78,7 @@ def toolkit_steps(runtime: Runtime, accumulation: int) -> Iterator[None]:
 
 
 def plain_steps(runtime: Runtime, accumulation: int) -> Iterator[None]:
-    """Take a step each time that it is asked to, as examples without `accumulate` do: every `backward` sends the gradients."""
+    """Take a step each time it is asked to, as examples without `accumulate` do: each `backward` sends gradients."""
     accelerator = runtime.accelerator
     module = network()
     model, optimizer, loader = accelerator.prepare(

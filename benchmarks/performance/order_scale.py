@@ -98,9 +98,9 @@ def main() -> None:
     print("# The order at scale\n")
     print(machine() + "\n")
     print(
-        f"Global batch {arguments.batch:,}, process {arguments.processes - 1:,} of {arguments.processes:,}, batch.micro "
-        f"{arguments.micro}; median of {arguments.repeats} fresh processes, in each the median of {arguments.steps} "
-        f"random steps of {EPOCHS} epochs (and the slowest).\n"
+        f"Global batch {arguments.batch:,}, process {arguments.processes - 1:,} of {arguments.processes:,}, "
+        f"batch.micro {arguments.micro}; median of {arguments.repeats} fresh processes, in each the median of "
+        f"{arguments.steps} random steps of {EPOCHS} epochs (and the slowest).\n"
     )
     print(table(["samples", "lengths", *COLUMNS.values()], rows))
 

@@ -1,4 +1,4 @@
-"""What torch really allocates and sends on a CPU, for the formulas of `parallel_costs.py`: a small Llama, real processes.
+"""What torch really allocates and sends on a CPU, for the formulas of `parallel_costs.py`, with a small Llama.
 
 Each function returns figures by name. Those of several processes are what process 0 saw; all run over gloo.
 """
@@ -171,7 +171,7 @@ def data_parallel() -> Figures:
 
 
 def sharded(model: LlamaForCausalLM, policy: MixedPrecisionPolicy, reshard: bool = True) -> LlamaForCausalLM:
-    """Shard a model over both processes in the units that Accelerate makes: layers, embedding, norm and head, the rest."""
+    """Shard a model over both processes in Accelerate's units: layers, embedding, norm and head, the rest."""
     mesh = init_device_mesh("cpu", (PROCESSES,))
     for part in (*model.model.layers, model.model.embed_tokens):
         fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)

@@ -1,7 +1,8 @@
 """What each way to spread a model costs, as formulas: bytes of memory per GPU and bytes that are sent.
 
-`parallel_memory.py` checks them against what torch really allocates and sends, and prints the tables of docs/parallelism.md;
-the head comments of accelerate_configs/ hold the same figures, and a test compares both. A GB is 10^9 bytes.
+`parallel_memory.py` checks them against what torch really allocates and sends, and prints the tables of
+docs/parallelism.md; the head comments of accelerate_configs/ hold the same figures, and a test compares both. A GB is
+10^9 bytes.
 """
 
 from collections.abc import Callable
@@ -59,15 +60,15 @@ def buckets(shape: Shape) -> float:
 
 
 def working_copy(shape: Shape, tensor: int = 1) -> float:
-    """Return the bytes of the bf16 weights that autocast keeps from the forward pass until the backward pass is done."""
+    """Return the bytes of the bf16 weights that autocast keeps from the forward to the end of the backward pass."""
     return HALF * shape.parameters / tensor
 
 
 def gathered(shape: Shape, weight: int = HALF, tensor: int = 1) -> float:
     """Return the bytes that FSDP2 holds whole for a moment, at the place where it is most.
 
-    In the middle of the backward pass: two layers (one in use, the next one on its way), the gradients of one in the type
-    of the pass, and their float32 copy that is reduced. At its start: the head with its gradients, and one layer.
+    In the middle of the backward pass: two layers (one in use, the next one on its way), the gradients of one in the
+    type of the pass, and their float32 copy that is reduced. At its start: the head with its gradients, and one layer.
     """
     middle = 2 * weight * shape.layer + (weight + FULL) * shape.layer
     start = (2 * weight + FULL) * shape.head + weight * shape.layer
@@ -82,8 +83,8 @@ def waiting(shape: Shape, tensor: int = 1) -> float:
 def activations(shape: Shape, tokens: int, checkpointed: bool, tensor: int = 1, sharded: bool = False) -> float:
     """Return the bytes that the layers keep for the backward pass of a micro-batch of so many tokens, under bf16.
 
-    What a layer splits is divided by `tensor`; its input and the two normalisations are whole in each process. Under autocast
-    what passes from layer to layer is float32; FSDP2 turns the input of each layer into bf16.
+    What a layer splits is divided by `tensor`; its input and the two normalisations are whole in each process. Under
+    autocast what passes from layer to layer is float32; FSDP2 turns the input of each layer into bf16.
     """
     passed = HALF if sharded else FULL
     whole = (16 if sharded else 26) * shape.hidden
@@ -130,7 +131,8 @@ FORWARD_REDUCES, BACKWARD_REDUCES = 2, 5
 def tensor_sends(shape: Shape, tensor: int, tokens: int, checkpointed: bool = False) -> float:
     """Return the bytes that the layers send per micro-batch of so many tokens and process, under bf16.
 
-    What is added up in the forward pass is bf16, what is added up in the backward pass float32: the input of a layer is.
+    What is added up in the forward pass is bf16, what is added up in the backward pass float32: the input of a layer
+    is.
     """
     forward = HALF * FORWARD_REDUCES * (2 if checkpointed else 1)
     return shape.layers * all_reduce((forward + FULL * BACKWARD_REDUCES) * tokens * shape.hidden, tensor)

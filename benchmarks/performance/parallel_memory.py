@@ -1,4 +1,4 @@
-"""What each way to spread a model costs: memory per GPU by part and bytes sent per step, from formulas that are checked here.
+"""What each way to spread a model costs: memory per GPU by part and bytes sent per step, by formulas checked here.
 
     python benchmarks/performance/parallel_memory.py
         measures on this CPU what of the formulas can be measured without a GPU, on one and on two processes, and prints
@@ -6,10 +6,10 @@
     python benchmarks/performance/parallel_memory.py --tables
         the tables alone, at once
 
-Bytes per parameter of weights, gradients and AdamW's state are those of the storages that torch allocated, in each process;
-what the layers keep for the backward pass is counted where autograd saves it; what is sent is counted where torch hands it
-to the process group. The formulas are in `parallel_costs.py`, the measurements in `parallel_checks.py`. It exits with 1 if
-one differs from its formula by more than a hundredth.
+Bytes per parameter of weights, gradients and AdamW's state are those of the storages that torch allocated, in each
+process; what the layers keep for the backward pass is counted where autograd saves it; what is sent is counted where
+torch hands it to the process group. The formulas are in `parallel_costs.py`, the measurements in `parallel_checks.py`.
+It exits with 1 if one differs from its formula by more than a hundredth.
 """
 
 import argparse
@@ -182,7 +182,7 @@ def batch_memory() -> str:
 
 
 def what_fits() -> str:
-    """Return the least that fits on GPUs of a size: one micro-batch, activations checkpointed, 2 GB for all the rest."""
+    """Return the least that fits on GPUs of a size: one micro-batch, activations checkpointed, 2 GB for the rest."""
     rows = []
     for gpus in (1, 8, 16):
         for size in (24, 80):

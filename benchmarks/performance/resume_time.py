@@ -3,10 +3,11 @@
     python benchmarks/performance/resume_time.py
         5 rounds, 3 minutes on two cores
 
-Both train a linear model on 24 million points that are computed, not stored, in batches of 16: a million steps are two thirds of
-an epoch. A real checkpoint is made at step 100; the one at step 1,000,000 is the same with another position (and, for the toolkit, a ledger
-of a million rows). Measured is a whole process, from its start to the end of the first step that it goes on with; the order of
-the four is turned from round to round. Exits with 1 if the toolkit's two medians are further apart than the spread of a single one.
+Both train a linear model on 24 million points that are computed, not stored, in batches of 16: a million steps are two
+thirds of an epoch. A real checkpoint is made at step 100; the one at step 1,000,000 is the same with another position
+(and, for the toolkit, a ledger of a million rows). Measured is a whole process, from its start to the end of the first
+step that it goes on with; the order of the four is turned from round to round. Exits with 1 if the toolkit's two
+medians are further apart than the spread of a single one.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""What a process needs beyond its shard to write and to read a checkpoint of a state that is spread over four processes.
+"""What a process needs beyond its shard to write and read a checkpoint of a state that is spread over four processes.
 
     python benchmarks/performance/shard_memory.py
         400 MB of weights and averages over four processes: a minute and a half on two cores
 
-Nothing is trained: 34 million weights and AdamW's averages are laid out as each strategy lays them, written, and read again
-in every layout. Each process samples its own memory every 2 ms: the memory that it took (RssAnon and what it shares with
-nobody else in RssShmem), and the pages of files that it looks at (RssFile), which the system takes back when it needs them.
-Exits with 1 if a process takes 8 MB more than its part, and than the copy that is written of it.
+Nothing is trained: 34 million weights and AdamW's averages are laid out as each strategy lays them, written, and read
+again in every layout. Each process samples its own memory every 2 ms: the memory that it took (RssAnon and what it
+shares with nobody else in RssShmem), and the pages of files that it looks at (RssFile), which the system takes back
+when it needs them. Exits with 1 if a process takes 8 MB more than its part, and than the copy that is written of it.
 """
 
 import argparse

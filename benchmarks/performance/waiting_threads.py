@@ -1,8 +1,8 @@
 """What threads that wait for each other cost: alone on two cores, and beside another process that is busy.
 
     python benchmarks/performance/waiting_threads.py
-        a small and a middling transformer, trained on two threads, with OpenMP's own setting, with the one that importing
-        `toolkit` makes, and with OMP_WAIT_POLICY=passive; each three times in turn; about six minutes
+        a small and a middling transformer, trained on two threads, with OpenMP's own setting, with the one that
+        importing `toolkit` makes, and with OMP_WAIT_POLICY=passive; each three times in turn; about six minutes
     python benchmarks/performance/waiting_threads.py --repeats 1
 
 Both cores should be free. Exits with 1 if the toolkit's setting takes more than half the time of OpenMP's beside a busy
@@ -73,7 +73,8 @@ def main() -> None:
     print(f"Seconds, the median of {repeats}, in turn; at {LIMIT:g} s a training is ended.\n")
     print(table(["training", *SETTINGS, "the toolkit's, of OpenMP's own"], rows))
     print(
-        f"\nAt most half of OpenMP's own beside a busy process, and at most the time of passive alone: {'pass' if passed else 'FAIL'}"
+        "\nAt most half of OpenMP's own beside a busy process, and at most the time of passive alone: "
+        f"{'pass' if passed else 'FAIL'}"
     )
     if not passed:
         sys.exit(1)

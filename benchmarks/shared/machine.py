@@ -1,8 +1,8 @@
 """What every benchmark prints beside its figures: the machine, the versions, the date, and Markdown tables.
 
-This folder holds what scripts of several folders share. A script is run by its path (`python benchmarks/numerics/topology.py`),
-so Python looks for modules in the script's own folder and not here; each script that needs this folder therefore puts it on
-`sys.path` in the line after its first imports.
+This folder holds what scripts of several folders share. A script is run by its path, for example
+`python benchmarks/numerics/topology.py`, so Python looks for modules in the script's own folder and not here. Each
+script that needs this folder therefore adds it to `sys.path`, in the line after its first imports.
 """
 
 import os
@@ -50,7 +50,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def accelerate_launch(python: str, processes: int, config: str = "cpu") -> list[str]:
-    """Return the words of `accelerate launch` for so many processes on the CPU of this machine, by one of the launch files."""
+    """Return the words of `accelerate launch` for so many processes on the CPU of this machine, by a launch file."""
     file = Path(__file__).parents[2] / "accelerate_configs" / f"{config}.yaml"
     words = ["-m", "accelerate.commands.launch", "--config_file", str(file), "--num_processes", str(processes)]
     return [python, *words]

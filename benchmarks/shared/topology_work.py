@@ -35,8 +35,8 @@ Sample = tuple[torch.Tensor, torch.Tensor]
 class Source:
     """Random token sequences of random length from a fixed seed, with a label per sequence or per token.
 
-    Half of the tokens tell the class, so that there is something to learn. Where tokens are labelled, only those after a
-    random position are, so that samples differ much in their number of units.
+    Half of the tokens tell the class, so that there is something to learn. Where tokens are labelled, only those after
+    a random position are, so that samples differ much in their number of units.
     """
 
     def __init__(self, samples: int, seed: int, token_labels: bool) -> None:
