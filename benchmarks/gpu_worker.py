@@ -1,4 +1,4 @@
-"""What each command of `gpu.py` runs: some steps of a Llama with new weights, timed, and then some in which no wait is allowed."""
+"""What each command of `gpu.py` runs: timed steps of a new Llama, and then some in which no wait is allowed."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Runs of real processes that are asked to stop, killed, frozen or broken: some cases of the matrix in `benchmarks/`.
+"""Runs of real processes that are asked to stop, killed, frozen or broken: cases of `benchmarks/fault_tolerance/`.
 
 Each case is interfered with at a known place; the same command then goes on to the weights of an undisturbed run.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT / "benchmarks" / "fault_tolerance"))
 
 from stop_acts import Case
 from stop_cases import cases
