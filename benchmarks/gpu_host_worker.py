@@ -26,7 +26,9 @@ from toolkit.errors import USER_CAN_FIX, UserError
 from toolkit.loop import global_batches, train_step
 from toolkit.output.ledger import Ledger, read_ledger
 from toolkit.output.run_folder import RunFolder
-from toolkit.prepare import prepare, state_bytes
+from toolkit.plan import state_bytes
+from toolkit.prepare import prepare
+from toolkit.run import run
 
 CONFIG = Config(batch=BatchConfig(size=8, micro=3), steps=6, epochs=None)
 WARM = 2
@@ -50,7 +52,7 @@ def recipes(arguments: argparse.Namespace) -> dict[str, Any]:
 def first_wait(task: Task, runtime: Runtime) -> str | None:
     """Return where the host first waits in a step after the first ones, if it does."""
     training = prepare(task, CONFIG, runtime)
-    for step, micro_batches, _ in global_batches(training):
+    for step, micro_batches in global_batches(training):
         units = runtime.all_reduce_counts(count_micro_batches(micro_batches)).units
         if step < WARM:
             train_step(training, step, micro_batches, units)
@@ -86,7 +88,7 @@ def pinned(arguments: argparse.Namespace) -> dict[str, Any]:
         found[f"batches, {workers} workers"] = all(tensor.is_pinned() for tensor in tensors)
         runtime.accelerator.free_memory()
     training = prepare(llama(SIZES[arguments.size]), CONFIG, runtime)
-    for step, micro_batches, _ in islice(global_batches(training), 1):
+    for step, micro_batches in islice(global_batches(training), 1):
         train_step(training, step, micro_batches, runtime.all_reduce_counts(count_micro_batches(micro_batches)).units)
     with TemporaryDirectory() as path:
         saver = Saver(RunFolder(Path(path)), Ledger(Path(path) / "ledger.jsonl"), 1, runtime.has_own_memory)

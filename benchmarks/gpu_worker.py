@@ -136,7 +136,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any] | None:
     seconds: list[float] = []
     norms: list[float] = []
     waits = None
-    for step, micro_batches, _ in global_batches(training):
+    for step, micro_batches in global_batches(training):
         units = runtime.all_reduce_counts(count_micro_batches(micro_batches)).units
         if step < arguments.steps:
             began = time.perf_counter()

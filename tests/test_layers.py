@@ -12,12 +12,15 @@ ORDER = """
     cli
     notebook
     verify
-    run training_run session saved_run evaluate_only evaluation_file plan_warnings overlap
-    loop boundaries
-    prepare first_batch loss_rule rehearsal
+    command
+    run
+    claim record evaluate_only evaluation_file saved_run
+    loop
+    prepare
+    plan plan_warnings overlap first_batch loss_rule rehearsal
     evaluation scoring synchronised_generation
     grad_cache
-    train_state progress rows
+    train_state
     tasks
     checkpoint
     optimizer schedules
@@ -38,7 +41,7 @@ QUICK = (
         "toolkit.errors",
         "toolkit.extras",
         "toolkit.environment",
-        "toolkit.run",
+        "toolkit.command",
         "toolkit.randomness",
     ),
     *("toolkit.signals", "toolkit.schedules", "toolkit.output.pipes"),

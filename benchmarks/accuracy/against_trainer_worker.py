@@ -22,9 +22,9 @@ from recipe_layouts import config_class, load_recipe  # noqa: E402
 
 from toolkit.config.parser import parse  # noqa: E402
 from toolkit.distributed.runtime import Runtime, start_runtime  # noqa: E402
+from toolkit.evaluation import evaluate_model  # noqa: E402
 from toolkit.loop import train  # noqa: E402
 from toolkit.prepare import build_model, prepare  # noqa: E402
-from toolkit.progress import Progress  # noqa: E402
 from toolkit.task import Source, Task  # noqa: E402
 
 Figures = dict[str, Any]
@@ -46,9 +46,9 @@ def with_toolkit(task: Task, config: Any, runtime: Runtime) -> Figures:
     """Train with the loop of this project; evaluation comes once, at the end."""
     never = replace(config, evaluate=replace(config.evaluate, every=10**9))
     training = prepare(task, never, runtime)
-    progress = Progress(keep_rows=True)
-    last = train(training, progress)
-    return {"metrics": last.metrics, "seconds": sum(row.seconds for row in progress.rows), "steps": progress.steps}
+    training.output.rows = rows = []
+    last = train(training)
+    return {"metrics": last.metrics, "seconds": sum(row.seconds for row in rows), "steps": training.step}
 
 
 class Samples(torch.utils.data.Dataset[Any]):

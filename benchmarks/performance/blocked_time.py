@@ -25,14 +25,13 @@ import torch.nn.functional as F
 from machine import machine, table
 
 from toolkit import BatchConfig, Config, Task, TaskData
-from toolkit.boundaries import save
 from toolkit.checkpoint.writer import Saver
 from toolkit.distributed.runtime import start_runtime
-from toolkit.loop import global_batches, train_step
+from toolkit.loop import global_batches, save_checkpoint, train_step
 from toolkit.output.ledger import Ledger
 from toolkit.output.run_folder import RunFolder
 from toolkit.prepare import prepare
-from toolkit.progress import Progress
+from toolkit.train_state import Output
 
 LARGEST_SHARE = 0.1
 
@@ -92,14 +91,14 @@ def main() -> None:
         folder.replace_record(status="running")
         ledger = Ledger(folder.ledger_file)
         saver = Saver(folder, ledger, keep=1)
-        progress = Progress(ledger, saver=saver)
+        training.output = Output(ledger, writer=saver)
         done = 0
 
         def steps_while(condition: object, times: list[float], at_least: int = 1) -> int:
             nonlocal done
             count = 0
             while count < at_least or (callable(condition) and condition()):
-                step, micro_batches, _ = next(batches)
+                step, micro_batches = next(batches)
                 started = time.perf_counter()
                 train_step(training, step, micro_batches, 8)
                 times.append(time.perf_counter() - started)
@@ -112,11 +111,11 @@ def main() -> None:
                 # The first of each takes memory for the first time.
                 for times in (blocked, plain, beneath, free):
                     times.clear()
-            save(training, progress, done)
+            save_checkpoint(training, done)
             blocked.append(saver.take_time())
             taken = steps_while(lambda: saver.thread is not None and saver.thread.is_alive(), beneath)
             saver.wait()
-            progress.raise_trouble()
+            training.output.raise_failure()
             steps_while(None, free, at_least=taken)
             started = time.perf_counter()
             runtime.accelerator.save_state(str(Path(place) / f"state-{number % 2}"))

@@ -19,8 +19,9 @@ from toolkit import BatchConfig, Config
 from toolkit.data.loader import LoadedMicroBatch
 from toolkit.distributed.counts import count_micro_batches
 from toolkit.distributed.runtime import Runtime, start_runtime
-from toolkit.loop import global_batches
+from toolkit.loop import global_batches, train_step
 from toolkit.prepare import prepare
+from toolkit.train_state import TrainState
 
 MICRO = 2
 KINDS = ("gradients", "between copies", "weights gathered")
@@ -94,7 +95,7 @@ def count_step(runtime: Runtime, take: TrainStep, accumulation: int) -> Bytes:
     sent: Counter[str] = Counter()
     count_bytes(training.model, sent, runtime.strategy.replicate)
     found = []
-    for step, micro_batches, _ in global_batches(training):
+    for step, micro_batches in global_batches(training):
         assert len(micro_batches) == accumulation
         agreed = runtime.all_reduce_counts(count_micro_batches(micro_batches))
         sent.clear()

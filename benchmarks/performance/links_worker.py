@@ -71,7 +71,7 @@ def toolkit_steps(runtime: Runtime, accumulation: int) -> Iterator[None]:
     size = runtime.data_parallel_size * MICRO * accumulation
     config = Config(batch=BatchConfig(size=size, micro=MICRO, balance=False), steps=10_000, epochs=None)
     training = prepare(task(), config, runtime)
-    for step, micro_batches, _ in global_batches(training):
+    for step, micro_batches in global_batches(training):
         agreed = runtime.all_reduce_counts(count_micro_batches(micro_batches, 0.0, False, False))
         train_step(training, step, micro_batches, agreed.units)
         yield

@@ -18,7 +18,6 @@ from toolkit.evaluation import Evaluation
 from toolkit.loop import train
 from toolkit.metrics import accuracy
 from toolkit.prepare import prepare
-from toolkit.progress import Progress
 
 GLOBAL_BATCH = 16
 SAMPLES = 211
@@ -231,18 +230,18 @@ def run_layout(
 ) -> LayoutResult:
     """Train one layout with the toolkit, in all processes of `runtime`, and leave the runtime fit for the next."""
     training = prepare(work_task(name, samples), work_config(micro, balance, epochs), runtime)
-    progress = Progress(keep_rows=True)
-    last: Evaluation = train(training, progress)
-    evaluations = [row.evaluation for row in progress.rows if row.evaluation is not None]
+    training.output.rows = rows = []
+    last: Evaluation = train(training)
+    evaluations = [row.evaluation for row in rows if row.evaluation is not None]
     assert evaluations[-1] == last.metrics
     weights = all_weights(runtime.accelerator.unwrap_model(training.model))
     runtime.accelerator.free_memory()
     return LayoutResult(
         weights,
-        [row.loss for row in progress.rows if row.loss is not None],
-        [row.gradient_norm for row in progress.rows],
+        [row.loss for row in rows if row.loss is not None],
+        [row.gradient_norm for row in rows],
         evaluations,
-        [row.fingerprint for row in progress.rows],
+        [row.fingerprint for row in rows],
     )
 
 

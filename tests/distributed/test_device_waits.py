@@ -39,8 +39,8 @@ COPY, VALUE, MASK, MIXED = (
 )
 # What the walk has to say where it is as it once was: of what, and where it was asked for.
 NOTICED = {
-    "norm stacked with the loss": (MIXED, "toolkit/loop.py take_step"),
-    "loss of what a mask selects": (MASK, "toolkit/loop.py take_step"),
+    "norm stacked with the loss": (MIXED, "toolkit/loop.py train_step"),
+    "loss of what a mask selects": (MASK, "toolkit/loop.py train_step"),
     "look at an encoder's mask": (VALUE, "toolkit/losses.py output_of"),
     "look at a causal mask": (VALUE, "toolkit/losses.py causal_logits"),
     "pageable batches": ("a copy from pageable memory", "toolkit/distributed/runtime.py to_device"),

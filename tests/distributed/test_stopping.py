@@ -15,7 +15,7 @@ from stop_acts import Case
 from stop_cases import cases
 from stop_matrix import Undisturbed, carry_out
 
-from toolkit.boundaries import told
+from toolkit.loop import stop_reason
 
 CHOSEN = [
     "SIGTERM in training | python",
@@ -53,4 +53,4 @@ def test_it_ends_as_promised_and_the_same_command_goes_on(name: str, undisturbed
     ],
 )
 def test_it_is_said_to_whom_a_signal_came(reasons: list[str | None], said: str) -> None:
-    assert told(reasons) == said
+    assert stop_reason(reasons) == said

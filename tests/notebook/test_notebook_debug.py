@@ -48,6 +48,7 @@ from toolkit.notebook.learning import values_of
 from toolkit.notebook.token_losses import TokenLoss, coloured
 from toolkit.output.ledger import read_ledger
 from toolkit.output.run_folder import RunFolder, is_locked
+from toolkit.train_state import TrainState
 
 NOTEBOOK = NOTEBOOKS / "debug_on_one_gpu.ipynb"
 TRIED = (
