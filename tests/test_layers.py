@@ -17,10 +17,11 @@ ORDER = """
     claim record evaluate_only evaluation_file saved_run
     loop
     prepare
-    plan plan_warnings overlap first_batch loss_rule rehearsal
-    evaluation scoring synchronised_generation
+    rehearsal
+    plan plan_warnings overlap
+    evaluation scoring
     grad_cache
-    train_state
+    train_state step_log
     tasks
     checkpoint
     optimizer schedules
@@ -30,7 +31,7 @@ ORDER = """
     data
     output
     config
-    task losses attention_masks metrics sample_scores randomness signals errors extras environment
+    task losses attention_masks metrics randomness signals errors extras environment
 """
 HEIGHT = {name: -height for height, line in enumerate(ORDER.strip().splitlines()) for name in line.split()}
 SHARED_BY_TASKS = {"labelled_texts", "conversations"}

@@ -27,7 +27,8 @@ from toolkit.output.ledger import LedgerRow, read_ledger
 from toolkit.prepare import prepare
 from toolkit.randomness import seed_for
 from toolkit.schedules import learning_rate
-from toolkit.train_state import MOST_SKIPS_IN_FP16, PendingStep, StepValues, TrainState
+from toolkit.step_log import PendingStep, StepValues
+from toolkit.train_state import MOST_SKIPS_IN_FP16, TrainState
 
 
 def run(config: Tiny) -> tuple[dict[str, torch.Tensor], list[LedgerRow]]:

@@ -16,7 +16,7 @@ from launching import TINY, launch
 from resuming import Build, contents, numbers, run, undisturbed
 from tiny_recipe import Tiny, task
 
-from toolkit import rehearsal
+from toolkit.rehearsal import end_of_run as rehearsal
 from toolkit.task import Postprocessed, Task
 
 REHEARSED = ("--rehearse", "true")

@@ -21,7 +21,6 @@ from toolkit.grad_cache import embed
 from toolkit.models.parameters import reshard
 from toolkit.output.console import Display
 from toolkit.scoring import Collector, Scored, evenly, to_host
-from toolkit.synchronised_generation import SynchronisedGeneration
 from toolkit.task import GlobalBatchLoss, Source, Task
 
 # Predictions that wait in a process before they are gathered and given to the metrics: a bound on memory.
@@ -76,6 +75,30 @@ class LongestFirst:
     def global_batch(self, step: int) -> Ids:
         """Return the ids of one round, of all processes together."""
         return self.ids[step * self.batch_size : (step + 1) * self.batch_size]
+
+
+class SynchronisedGeneration:
+    """Stands for the `generate` of a sharded model while one batch is evaluated: all processes take part in every forward pass.
+
+    Each process may have other texts to write, of other lengths, or none. So before each call of `generate` the processes
+    agree that one of them has something to write, and whoever has nothing writes a token that nobody reads.
+    """
+
+    def __init__(self, runtime: Runtime, module: Any) -> None:
+        self.runtime = runtime
+        self.module = module
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Generate as the module does, together with all other processes, until the last of them is done."""
+        self.runtime.any_of(True)
+        return self.module.generate(*args, **kwargs, synced_gpus=True)
+
+    def keep_up(self, ids: Any) -> None:
+        """Take part in what the others still generate; `ids` are token ids of any text, shape (rows, tokens)."""
+        while self.runtime.any_of(False):
+            self.module.generate(
+                input_ids=ids[:1, :1], max_new_tokens=1, num_beams=1, do_sample=False, synced_gpus=True
+            )
 
 
 class OneForward:

@@ -22,8 +22,9 @@ from toolkit.evaluation import Evaluation, evaluate_model
 from toolkit.grad_cache import GlobalBatchStep, loss_of_batch
 from toolkit.randomness import seed_for
 from toolkit.schedules import learning_rate
+from toolkit.step_log import StepValues
 from toolkit.task import GlobalBatchLoss
-from toolkit.train_state import StepValues, TrainState
+from toolkit.train_state import TrainState
 
 
 def train(state: TrainState, known: Evaluation | None = None) -> Evaluation:

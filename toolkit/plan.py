@@ -1,16 +1,18 @@
 """What is going to happen, line by line, before any of it does."""
 
 import os
+import re
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+import torch
 
 from toolkit.checkpoint.load import weights_of
 from toolkit.checkpoint.staging import in_bytes
 from toolkit.config.learning_rates import about_rate
 from toolkit.data.split import accumulation
 from toolkit.distributed.fsdp import units
-from toolkit.first_batch import active_dropout, batch_norms, named, parts_of
-from toolkit.models.parameters import parameter_names
+from toolkit.models.parameters import canonical, parameter_names
 from toolkit.output.console import amount
 from toolkit.schedules import warmup_steps
 from toolkit.train_state import TrainState
@@ -18,6 +20,7 @@ from toolkit.train_state import TrainState
 # Running averages of the size of the weights that an optimizer keeps.
 AVERAGES = {"adamw": 2, "sgd": 1}
 TORCHRUN_GRACE = 30.0
+NAMED = 8
 
 
 def plan(state: TrainState) -> dict[str, str]:
@@ -116,3 +119,39 @@ def state_bytes(state: TrainState) -> int:
     tensors = weights_of(state.runtime.accelerator.unwrap_model(state.model)).values()
     trained = sum(t.numel() * t.element_size() for t in tensors if t.requires_grad)
     return sum(t.numel() * t.element_size() for t in tensors) + AVERAGES[state.config.optim.name] * trained
+
+
+def parts_of(model: torch.nn.Module, chosen: Iterable[str]) -> list[str]:
+    """Return parameters in the largest parts of a model that consist of them; `*` stands for the number of a layer."""
+    names, chosen = parameter_names(model), set(chosen)
+    left = {parameter for parameter in model.parameters() if names[parameter] in chosen}
+    found = []
+    for part, module in model.named_modules():  # the outer ones come first
+        inside = set(module.parameters())
+        if inside and inside <= left:
+            found.append(canonical(part))
+            left -= inside
+    found += [names[parameter] for parameter in model.parameters() if parameter in left]
+    return list(dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in found))
+
+
+def named(names: Sequence[str]) -> str:
+    """Return some of the names in words."""
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+def batch_norms(model: torch.nn.Module) -> list[str]:
+    """Return the names of batch-norm layers that are in training mode: their statistics depend on the cut."""
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training
+    ]
+
+
+def active_dropout(model: torch.nn.Module) -> float:
+    """Return the largest dropout probability in the model, as far as its layers tell."""
+    features = [m.p for m in model.modules() if isinstance(m, torch.nn.modules.dropout._DropoutNd)]
+    # What models of images call so leaves out whole branches of some samples (stochastic depth).
+    branches = [p for m in model.modules() if isinstance(p := getattr(m, "drop_prob", None), float)]
+    return max([*features, *branches], default=0.0)

@@ -22,13 +22,13 @@ from toolkit.distributed.preflight import compare_data, compare_models, digests_
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.tensor_parallel import split_layers
 from toolkit.errors import UserError
-from toolkit.first_batch import parameters_to_freeze
-from toolkit.loss_rule import check_loss_rule
 from toolkit.models.parameters import freeze
 from toolkit.optimizer import begin_averages, build_optimizer
 from toolkit.output.run_folder import RunFolder
 from toolkit.randomness import seed_for
-from toolkit.rehearsal import Unknown, results_for_export, try_export
+from toolkit.rehearsal.end_of_run import Unknown, results_for_export, try_export
+from toolkit.rehearsal.first_batch import parameters_to_freeze
+from toolkit.rehearsal.loss_rule import check_loss_rule
 from toolkit.schedules import total_steps
 from toolkit.task import GlobalBatchLoss, Task
 from toolkit.train_state import TrainState

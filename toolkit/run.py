@@ -32,21 +32,17 @@ from toolkit.output.ledger import Ledger
 from toolkit.output.provenance import changes, provenance
 from toolkit.output.result import Result, print_result
 from toolkit.output.run_folder import RunFolder, now, told_if_refused
-from toolkit.overlap import overlap_of
-from toolkit.plan import plan, state_bytes
+from toolkit.plan import plan
 from toolkit.plan_warnings import warnings_of, worse_than
 from toolkit.prepare import prepare, whole_model
 from toolkit.record import RunRecord
-from toolkit.rehearsal import check_space, in_words, results_for_export, try_evaluation
+from toolkit.rehearsal.end_of_run import in_words, look_ahead, results_for_export, try_evaluation
 from toolkit.schedules import total_steps
 from toolkit.signals import end_undisturbed
 from toolkit.task import Task
 from toolkit.train_state import Output, TrainState
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
-
-OVERLAP_SHOWN = 0.01
-"""Of the evaluation samples; some texts come twice in any data."""
 
 
 def run(
@@ -223,23 +219,6 @@ def what_changed(start: Start, config: Config, made_with: Mapping[str, Any]) -> 
             "change",
         )
     return [f"{change}; the run goes on (--resume strict would not)" for change in found]
-
-
-def look_ahead(state: TrainState, folder: RunFolder) -> list[str]:
-    """Return warnings about the data and the disk, in the main process.
-
-    Raises:
-        UserError: there is no room for what the run writes.
-    """
-    config, data = state.config.checkpoint, state.task.data
-    every = config.every or state.steps_per_epoch
-    # The newest, the best, and the one that is being written; short runs have fewer.
-    most = min(max(1, config.keep) + 2, -(-state.total_steps // every))
-    found = [check_space(folder.path, state.saved_bytes, state_bytes(state), most)]
-    if data.evaluate is not None:
-        overlap = overlap_of(data.train, data.evaluate)
-        found.append(str(overlap) if overlap.share >= OVERLAP_SHOWN else None)
-    return [warning for warning in found if warning]
 
 
 def evaluated_before(state: TrainState, start: Start, folder: RunFolder) -> Evaluation | None:

@@ -446,11 +446,10 @@ def parsed(recipe: Any, job: Job) -> Any:
 
 def carry_out(recipe: Any, config: Any, runtime: Any) -> Outcome:
     """Train one step, evaluate, save, and read back what was saved."""
-    from toolkit.first_batch import parts_of
     from toolkit.loop import train
-    from toolkit.plan import plan
+    from toolkit.plan import parts_of, plan
     from toolkit.prepare import prepare, whole_model
-    from toolkit.rehearsal import results_for_export
+    from toolkit.rehearsal.end_of_run import results_for_export
 
     task = runtime.together(lambda: recipe.task(config))
     training = prepare(task, config, runtime)

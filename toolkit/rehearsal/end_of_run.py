@@ -24,10 +24,15 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.errors import DefectElsewhereError, UserError
 from toolkit.evaluation import Evaluation, evaluate_model
 from toolkit.output.run_folder import RunFolder, told_if_refused
+from toolkit.overlap import overlap_of
+from toolkit.plan import state_bytes
 from toolkit.task import Task
+from toolkit.train_state import TrainState
 
 SAMPLES = 4
 """Evaluation samples that each process is tried with: the longest ones."""
+OVERLAP_SHOWN = 0.01
+"""Of the evaluation samples; some texts come twice in any data."""
 SKIP = "--rehearse false leaves this trial out"
 
 Result = TypeVar("Result")
@@ -149,6 +154,23 @@ def check_space(folder: Path, model: int, checkpoint: int, checkpoints: int) -> 
             "the saved model); make room, or keep fewer with --checkpoint.keep"
         )
     return None
+
+
+def look_ahead(state: TrainState, folder: RunFolder) -> list[str]:
+    """Return warnings about the data and the disk, in the main process.
+
+    Raises:
+        UserError: there is no room for what the run writes.
+    """
+    config, data = state.config.checkpoint, state.task.data
+    every = config.every or state.steps_per_epoch
+    # The newest, the best, and the one that is being written; short runs have fewer.
+    most = min(max(1, config.keep) + 2, -(-state.total_steps // every))
+    found = [check_space(folder.path, state.saved_bytes, state_bytes(state), most)]
+    if data.evaluate is not None:
+        overlap = overlap_of(data.train, data.evaluate)
+        found.append(str(overlap) if overlap.share >= OVERLAP_SHOWN else None)
+    return [warning for warning in found if warning]
 
 
 class Unknown(dict[str, float]):

@@ -1,6 +1,5 @@
 """What is tried on the first micro-batch, before any step, because it would hang or fail obscurely later."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -14,10 +13,9 @@ from toolkit.data.split import MicroBatch
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import UserError
 from toolkit.grad_cache import loss_of_batch
-from toolkit.models.parameters import canonical, is_of_head, parameter_names
+from toolkit.models.parameters import is_of_head, parameter_names
+from toolkit.plan import named
 from toolkit.task import Task
-
-NAMED = 8
 
 
 def parameters_to_freeze(
@@ -215,28 +213,9 @@ def layers_left_out(
     return found
 
 
-def parts_of(model: torch.nn.Module, chosen: Iterable[str]) -> list[str]:
-    """Return parameters in the largest parts of a model that consist of them; `*` stands for the number of a layer."""
-    names, chosen = parameter_names(model), set(chosen)
-    left = {parameter for parameter in model.parameters() if names[parameter] in chosen}
-    found = []
-    for part, module in model.named_modules():  # the outer ones come first
-        inside = set(module.parameters())
-        if inside and inside <= left:
-            found.append(canonical(part))
-            left -= inside
-    found += [names[parameter] for parameter in model.parameters() if parameter in left]
-    return list(dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in found))
-
-
 def elements(parameters: Iterable[torch.Tensor]) -> int:
     """Return how many numbers these hold together."""
     return sum(parameter.numel() for parameter in parameters)
-
-
-def named(names: Sequence[str]) -> str:
-    """Return some of the names in words."""
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def described(total: object) -> str:
@@ -246,20 +225,3 @@ def described(total: object) -> str:
     if total.ndim:
         return f"a tensor of shape {tuple(total.shape)}"
     return "a scalar that no gradient flows through (detached, or computed under no_grad)"
-
-
-def batch_norms(model: torch.nn.Module) -> list[str]:
-    """Return the names of batch-norm layers that are in training mode: their statistics depend on the cut."""
-    return [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training
-    ]
-
-
-def active_dropout(model: torch.nn.Module) -> float:
-    """Return the largest dropout probability in the model, as far as its layers tell."""
-    features = [m.p for m in model.modules() if isinstance(m, torch.nn.modules.dropout._DropoutNd)]
-    # What models of images call so leaves out whole branches of some samples (stochastic depth).
-    branches = [p for m in model.modules() if isinstance(p := getattr(m, "drop_prob", None), float)]
-    return max([*features, *branches], default=0.0)
