@@ -34,8 +34,8 @@ def fine_tune(
         task: makes the task from the configuration.
         arguments: the command line, that of the process by default.
 
-    Exit codes: 0 done, 2 something that the user can fix (one message, no traceback), 75 stopped on request with a sealed
-    checkpoint (the same command goes on), 1 a defect.
+    Exit codes: 0 done, 2 something that the user can fix (one message, no traceback), 75 stopped on request with a
+    sealed checkpoint (the same command goes on), 1 a defect.
     """
     module = sys.modules[config_class.__module__]
     recipe = Path(getattr(module, "__file__", None) or config_class.__name__.lower()).stem
@@ -60,7 +60,8 @@ def fine_tune(
             from toolkit.distributed.last_word import say_last
 
             say_last(
-                f"\n{recipe}: stopped on request ({stop.reason}) after step {stop.step:,}, which has a sealed checkpoint; "
+                f"\n{recipe}: stopped on request ({stop.reason}) after step {stop.step:,}, which has a sealed "
+                "checkpoint; "
                 f"{next_command(config)} from there",
                 sys.stdout,
             )
@@ -103,8 +104,8 @@ def next_command(config: Config | None) -> str:
 def stays_stopped(config: Config) -> int | None:
     """Return the code to end with if an agent started this process again after the run had been asked to stop.
 
-    The agent knows only that its processes ended with a code that is not 0, and goes on until no restart is left. On several
-    machines process 0, which finds the run folder, tells the others.
+    The agent knows only that its processes ended with a code that is not 0, and goes on until no restart is left. On
+    several machines process 0, which finds the run folder, tells the others.
     """
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         return None
@@ -125,7 +126,7 @@ def stays_stopped(config: Config) -> int | None:
 
 
 def machines_changed(record: Mapping[str, Any]) -> bool:
-    """Return whether the run stopped because a machine was taken away or came: agents tell their processes of both by SIGTERM."""
+    """Return whether the run stopped because a machine came or went: launchers announce both by SIGTERM."""
     started = record.get("topology") or [{}]
     grown_or_shrunk = str(started[-1].get("processes")) != os.environ.get("WORLD_SIZE", "1")
     return grown_or_shrunk and record.get("status") == "preempted" and "SIGTERM" in str(record.get("reason"))
@@ -154,9 +155,10 @@ def settings_of(
 
 
 def resume_problems(resume: str, output: str) -> list[str]:
-    """Return what is wrong with `resume` where the settings have other mistakes, to be told together with them.
+    """Return what is wrong with `resume` where the settings have other mistakes, for one message with them.
 
-    It depends on the run folder, so it is no mistake of the settings alone, and only the machine of the main process has that.
+    It depends on the run folder, so it is no mistake of the settings alone, and only the machine of the main process
+    has that.
     """
     from toolkit.checkpoint.resume import names_nothing
 

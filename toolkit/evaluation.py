@@ -78,10 +78,11 @@ class LongestFirst:
 
 
 class SynchronisedGeneration:
-    """Stands for the `generate` of a sharded model while one batch is evaluated: all processes take part in every forward pass.
+    """Stands for the `generate` of a sharded model while one batch is evaluated: all processes take part in every
+    forward pass.
 
-    Each process may have other texts to write, of other lengths, or none. So before each call of `generate` the processes
-    agree that one of them has something to write, and whoever has nothing writes a token that nobody reads.
+    Each process may have other texts to write, of other lengths, or none. So before each call of `generate` the
+    processes agree that one of them has something to write, and whoever has nothing writes a token that nobody reads.
     """
 
     def __init__(self, runtime: Runtime, module: Any) -> None:
@@ -142,7 +143,8 @@ def evaluate_model(
     most: int | None = None,
     display: Display | None = None,
 ) -> Evaluation | None:
-    """Return loss and metrics over all evaluation samples, in every process; None if the run was asked to stop meanwhile.
+    """Return loss and metrics over all evaluation samples, in every process; None if the run was asked to stop
+    meanwhile.
 
     Args:
         task: what is evaluated; it has evaluation samples.
@@ -150,7 +152,8 @@ def evaluate_model(
         runtime: where.
         model: the model as it was prepared.
         last: also score the task's trivial prediction, and show samples.
-        most: evaluate so many samples alone, to try it; None is returned where predictions or metrics of so few say nothing.
+        most: evaluate so many samples alone, to try it; None is returned where predictions or metrics of so few say
+            nothing.
         display: shows how far it is, in the main process.
 
     Raises:
@@ -174,7 +177,8 @@ def evaluate_model(
     shown_rounds = set((np.flatnonzero(np.isin(order.ids, list(wanted))) // size).tolist())
     if wanted and task.postprocess is not None:
         shown_rounds = set(range(order.steps_per_epoch))  # which samples its items are of, only `postprocess` knows
-    # Metrics live in the main process alone; made together, so that a missing package stops all processes and hangs none.
+    # Metrics live in the main process alone; made together, so that a missing package stops all processes and hangs
+    # none.
     collector = runtime.together(
         lambda: Collector(task, config.batch.size, last, shown, wanted) if runtime.is_main else None
     )
@@ -257,7 +261,8 @@ def share_buffers(model: torch.nn.Module, runtime: Runtime) -> None:
 def evaluate_batch(
     task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch, shown: bool = False
 ) -> tuple[float, Scored]:
-    """Return the summed loss of one batch (0 for a global-batch loss, which is taken later), and its predictions beside its references.
+    """Return the summed loss of one batch (0 for a global-batch loss, which is taken later), and its predictions beside
+    its references.
 
     With `shown`, samples of it are shown, and it is said how sure the model is.
     """

@@ -1,8 +1,9 @@
 """Losses that couple the samples of a step, exact on any topology by gradient caching (Gao et al., arXiv 2101.06983).
 
-The representations of the whole global batch are gathered from all processes, every process takes the gradient of the one loss
-with respect to them, and each micro-batch then runs backward with its own part. Where a process runs several micro-batches it
-needs the representations of all of them first, which costs one more forward pass; with one micro-batch nothing is run twice.
+The representations of the whole global batch are gathered from all processes, every process takes the gradient of the
+one loss with respect to them, and each micro-batch then runs backward with its own part. Where a process runs several
+micro-batches it needs the representations of all of them first, which costs one more forward pass; with one micro-batch
+nothing is run twice.
 """
 
 import numpy as np

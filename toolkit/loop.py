@@ -1,7 +1,7 @@
 """The loop: when each thing happens. Recipes say what is trained, Accelerate says where.
 
-A global batch is the same sum of losses however many processes and micro-batches it is spread over. `train_step` computes
-that sum and divides it once, by the number of units that all processes counted together.
+A global batch is the same sum of losses however many processes and micro-batches share it. `train_step`
+computes that sum and divides it once, by the number of units that all processes counted together.
 """
 
 from collections.abc import Iterator, Sequence
@@ -135,8 +135,8 @@ def global_batches(state: TrainState) -> Iterator[tuple[int, list[LoadedMicroBat
 def all_reduce_counts(state: TrainState, step: int, micro_batches: list[LoadedMicroBatch]) -> Counts:
     """Return what all processes together count of a step: its units and samples, and who was asked to stop.
 
-    The loss of the step before the last one is summed along, and its row recorded: its value has reached the host by now,
-    and the device has work meanwhile.
+    The loss of the step before the last one is summed along, and its row recorded: its value has reached the host by
+    now, and the device has work meanwhile.
 
     Raises:
         UserError: ledger or checkpoints can't be written.
@@ -171,7 +171,7 @@ def record_pending(state: TrainState, step: int) -> None:
 
 
 def evaluate_if_pending(state: TrainState, known: Evaluation | None) -> Evaluation:
-    """Evaluate where an earlier start of the run ended before its evaluation did, or where only the result needs one."""
+    """Make up for an evaluation that an earlier start has missed, or that only the result still needs."""
     nothing_left = state.first_step == state.total_steps
     if state.pending_row is not None or (nothing_left and state.task.data.evaluate is not None):
         return evaluate(state, state.first_step, known)
@@ -236,7 +236,8 @@ def stop(state: TrainState, step: int) -> NoReturn:
     runtime, output = state.runtime, state.output
     record_pending(state, step)
     runtime.phase("sealing the last checkpoint", step, patient=True)
-    # The reason is that of the first process that was asked; the grace period runs in all of them from here at the latest.
+    # The reason is that of the first process that was asked; the grace period runs in all of them from here at the
+    # latest.
     reasons = runtime.gather(runtime.stop.reason)
     runtime.stop.note("another process was asked to stop")
 

@@ -87,7 +87,8 @@ def plan(state: TrainState) -> dict[str, str]:
     norms = batch_norms(state.model)
     if norms:
         summary["batch norm"] = (
-            f"{len(norms)} layer(s) in training mode ({norms[0]}, ...): their statistics depend on how the batch is cut, "
+            f"{len(norms)} layer(s) in training mode ({norms[0]}, ...): their statistics depend on how the batch is "
+            "cut, "
             "so numbers differ between topologies"
         )
     return summary
@@ -110,7 +111,10 @@ def checkpoint_line(state: TrainState) -> str:
     line = f"every {every:,} steps, {in_bytes(size)} each; {kept}; {copies}"
     # torchrun, which `accelerate launch` uses for several processes, kills 30 s after it has sent SIGTERM.
     if config.grace is not None and config.grace > TORCHRUN_GRACE and "TORCHELASTIC_RUN_ID" in os.environ:
-        line += f". Warning: checkpoint.grace is {config.grace:g} s, but this launcher kills {TORCHRUN_GRACE:g} s after its SIGTERM"
+        line += (
+            f". Warning: checkpoint.grace is {config.grace:g} s, but this launcher kills {TORCHRUN_GRACE:g} s after "
+            "its SIGTERM"
+        )
     return line
 
 

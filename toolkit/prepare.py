@@ -33,8 +33,8 @@ from toolkit.schedules import total_steps
 from toolkit.task import GlobalBatchLoss, Task
 from toolkit.train_state import TrainState
 
-# On CPU one more pass through a model costs about as much as so many elements of padding; a GPU is kept waiting by small
-# micro-batches, and is given them only where memory demands it.
+# On CPU one more pass through a model costs about as much as so many elements of padding; a GPU is kept waiting by
+# small micro-batches, and is given them only where memory demands it.
 CALL_COST_ON_CPU = 64
 
 
@@ -145,10 +145,10 @@ def build_and_prepare(
     unused: Sequence[str],
     folder: RunFolder | None = None,
 ) -> Prepared:
-    """Build the model, spread it, and have Accelerate prepare it; with a `folder` its export is tried there before."""
+    """Build the model, shard it, and have Accelerate prepare it; with a `folder` its export is tried there before."""
     model = runtime.together(lambda: build_model(task, config, runtime, unused))
     compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
-    # Before the weights are spread: here the main process holds all of them.
+    # Before the weights are sharded: here the main process holds all of them.
     saved_bytes = 0
     if folder is not None and task.export is not None:
         export, results = task.export, results_for_export(task, config, Unknown(loss=0.0), Unknown(), 0)
@@ -163,10 +163,11 @@ def build_and_prepare(
 
 
 def shard_model(model: torch.nn.Module, runtime: Runtime) -> None:
-    """Do to a model what has to be done before Accelerate prepares it: split its layers and shard it, if that is asked for.
+    """Do to a model what has to be done before Accelerate prepares it: split its layers and shard it, if that is asked
+    for.
 
     Raises:
-        UserError: the model can't be spread in the way that the launch configuration asks for.
+        UserError: the model can't be sharded in the way that the launch configuration asks for.
     """
     strategy = runtime.strategy
     if strategy.checkpoint_activations:
@@ -186,11 +187,11 @@ def shard_model(model: torch.nn.Module, runtime: Runtime) -> None:
 def prepare_together(
     model: torch.nn.Module, config: Config, loader: Any, runtime: Runtime
 ) -> tuple[torch.nn.Module, AcceleratedOptimizer, Any]:
-    """Return model, optimizer and loader as Accelerate prepares them; the optimizer is over the weights as they are spread."""
+    """Return model, optimizer (over the shards of the weights) and loader as Accelerate prepares them."""
     accelerator = runtime.accelerator
     if runtime.strategy.sharded:
-        # Accelerate takes a sharded model only beside an optimizer, whose parameters it would look up by their addresses in
-        # memory: empty shards all have the same. It gets an empty one, which is thrown away.
+        # Accelerate takes a sharded model only beside an optimizer, whose parameters it would look up by their
+        # addresses in memory: empty shards all have the same. It gets an empty one, which is thrown away.
         placeholder = torch.optim.SGD([{"params": []}], lr=0.0)
         model, placeholder, loader = accelerator.prepare(model, placeholder, loader)
         accelerator._optimizers.remove(placeholder)
@@ -207,7 +208,7 @@ def prepare_for_evaluation(task: Task, config: Config, runtime: Runtime) -> torc
     """Build the model, prepared for evaluation alone.
 
     Raises:
-        UserError: it can't be built, or not be spread as the launch configuration asks for.
+        UserError: it can't be built, or not be sharded as the launch configuration asks for.
     """
     model = runtime.together(lambda: build_model(task, config, runtime))
     compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
@@ -219,10 +220,10 @@ def prepare_for_evaluation(task: Task, config: Config, runtime: Runtime) -> torc
 
 
 def whole_model(state: TrainState) -> torch.nn.Module | None:
-    """Return the trained model whole, for export: in the main process; None in the others where the model is spread.
+    """Return the trained model whole, for export: in the main process; None in the others where it is sharded.
 
-    All processes call it together. A spread model is built once more in the main process, as if nothing were to be spread,
-    and given the trained weights.
+    All processes call it together. A spread model is built once more in the main process, as if nothing were to be
+    spread, and given the trained weights.
     """
     runtime, task = state.runtime, state.task
     if not runtime.strategy.is_sharded:
@@ -252,7 +253,8 @@ def build_model(task: Task, config: Config, runtime: Runtime, unused: Sequence[s
     if runtime.precision != "no" and dtypes - {torch.float32}:
         raise UserError(
             f"the launch configuration asks for mixed precision {runtime.precision}, and the weights are "
-            f"{', '.join(sorted(str(d).removeprefix('torch.') for d in dtypes))}; mixed precision needs float32 weights: "
+            f"{', '.join(sorted(str(d).removeprefix('torch.') for d in dtypes))}; mixed precision needs float32 "
+            "weights: "
             "set model.dtype to float32, or mixed_precision to no in the launch file"
         )
     return model
@@ -271,15 +273,18 @@ def check_fit(task: Task, config: Config, runtime: Runtime) -> None:
     if processes > size:
         apart = "" if runtime.strategy.tensor == 1 else f" in {processes} groups that see different samples"
         problems.append(
-            f"{runtime.size} processes were started{apart}, but the global batch has only {size} sample(s) (batch.size); "
+            f"{runtime.size} processes were started{apart}, but the global batch has only {size} sample(s) "
+            "(batch.size); "
             "start at most that many processes or enlarge the batch"
         )
     derived = accumulation(size, processes, config.batch.micro)
     asked = runtime.launch.accumulation
     if asked not in (None, derived):
         problems.append(
-            f"the launch configuration sets gradient_accumulation_steps to {asked}, but a global batch of {size} over {processes} "
-            f"process(es) with batch.micro {config.batch.micro or 'not set'} takes {derived}; remove it there, the toolkit derives it"
+            f"the launch configuration sets gradient_accumulation_steps to {asked}, but a global batch of {size} over "
+            f"{processes} "
+            f"process(es) with batch.micro {config.batch.micro or 'not set'} takes {derived}; remove it there, the "
+            "toolkit derives it"
         )
     if problems:
         raise UserError(*problems)

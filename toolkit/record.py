@@ -41,7 +41,8 @@ class RunRecord:
             runtime.stop.file = folder.stop_file
 
     def begin(self, state: TrainState, start: Start, summary: Mapping[str, str]) -> str | None:
-        """Write down what is about to run; return what the user has to know. Until here nothing in the folder was changed."""
+        """Write down what is about to run; return what the user has to know. Until here nothing in the folder was
+        changed."""
         with told_if_refused(self.folder.path):
             remark = make_way(self.folder, start)
             self.begin_record(state, start, summary)
@@ -114,7 +115,8 @@ class RunRecord:
         self.preparing = time.monotonic() - self.started
 
     def nonfinite(self) -> dict[str, Any]:
-        """Return the steps whose gradient was not finite, if they are known: what is written down of them stays otherwise."""
+        """Return the steps whose gradient was not finite, if they are known: what is written down of them stays
+        otherwise."""
         return {} if self.state is None else {"nonfinite": self.state.nonfinite}
 
     def seconds(self) -> dict[str, float]:
@@ -129,7 +131,7 @@ class RunRecord:
     def end(self, error: BaseException) -> None:
         """Write down why this start did not finish the run, in the main process.
 
-        What cannot be written is left: the user is told in any case.
+        What cannot be written is left out: the user gets the message in any case.
         """
         if not self.runtime.is_main or not self.folder.is_there():
             return
@@ -159,7 +161,8 @@ class RunRecord:
         self.folder.stop_file.unlink(missing_ok=True)
 
     def record_failure(self, *problems: str, code: int = DEFECT, agent: str | None = None) -> None:
-        """Write down why the run did not finish, and with which exit code; `agent` is the one that may not start it again."""
+        """Write down why the run did not finish, and with which exit code; `agent` is the one that may not start it
+        again."""
         self.folder.update(
             status="failed",
             code=code,
@@ -171,7 +174,8 @@ class RunRecord:
 
     def end_at_once(self, reason: str, expired: bool) -> None:
         """End the run now, from another thread than the main one."""
-        # Whoever was asked ends all processes; what is written down, and with which code the main one ends, it finds itself.
+        # Whoever was asked ends all processes; what is written down, and with which code the main one ends, it finds
+        # itself.
         code = STOPPED if expired and newest_name(self.folder.path) else DEFECT
         self.runtime.watchdog.end({"text": reason, "code": code, "at_once": True, "expired": expired}, found_here=True)
 

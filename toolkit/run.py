@@ -230,7 +230,8 @@ def evaluated_before(state: TrainState, start: Start, folder: RunFolder) -> Eval
 
 @contextmanager
 def writing(state: TrainState, start: Start, folder: RunFolder, console: Console) -> Iterator[None]:
-    """Open ledger, checkpoints and display in the main process; where the state is sharded, each process writes its part."""
+    """Open ledger, checkpoints and display in the main process; where the state is sharded, each process writes its
+    part."""
     runtime, config = state.runtime, state.config
     module = runtime.accelerator.unwrap_model(state.model)
     pinned = runtime.has_own_memory

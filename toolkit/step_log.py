@@ -54,5 +54,6 @@ class StepLog:
         self.pending.append(PendingStep(step, values, counts, perf_counter() - self.begun, self.waited, saving))
 
     def arrived(self) -> PendingStep | None:
-        """Return the oldest step if its loss can be read without waiting for the device: two steps later it is there."""
+        """Return the oldest step if its loss can be read without waiting for the device: two steps later it is
+        there."""
         return self.pending.popleft() if len(self.pending) > 1 else None

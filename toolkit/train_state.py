@@ -27,7 +27,8 @@ MOST_SKIPS_IN_FP16 = 50
 
 @dataclass
 class Output:
-    """Where a run writes: ledger, checkpoints and screen. In every process but the main one it is empty, or nearly so."""
+    """Where a run writes: ledger, checkpoints and screen. In every process but the main one it is empty, or nearly
+    so."""
 
     ledger: Ledger | None = None
     display: Display | None = None
@@ -149,7 +150,8 @@ class TrainState:
         return self.task.data.evaluate is not None and (step % every == 0 or step == self.total_steps)
 
     def note_if_best(self, metrics: dict[str, float], step: int) -> bool:
-        """Return whether an evaluation after so many steps is the best so far, and note it if it is; of two alike the first.
+        """Return whether an evaluation after so many steps is the best so far, and note it if it is; of two alike the
+        first.
 
         Raises:
             SharedUserError: there is no metric of the name in `checkpoint.best`.
@@ -214,7 +216,8 @@ class TrainState:
         self.runtime.phase("waiting until the checkpoint before is written", step + 1, patient=True)
         saved = self.output.newest_checkpoint()
         return (
-            f"the gradient of step {step + 1:,} is not finite (its norm is {norm}); the weights were not changed by it. "
+            f"the gradient of step {step + 1:,} is not finite (its norm is {norm}); the weights were not changed by "
+            "it. "
             f"The samples of its global batch: {', '.join(map(str, ids[:NAMED_SAMPLES]))}{more}. "
             + (f"The last good checkpoint is {saved}. " if saved else "There is no checkpoint before it. ")
             + "Look for inf or nan in these samples, give a lower optim.lr, a longer optim.warmup or a smaller "

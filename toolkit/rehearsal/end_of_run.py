@@ -1,7 +1,8 @@
 """Before the first step: is everything that happens at the end of the run going to work?
 
-A run that fails when it is evaluated or saved fails after hours. So the evaluation is tried on a few samples, with metrics,
-baseline and what is shown to a reader, and the export on the first weights, into the run folder, where it is deleted again.
+A run that fails when it is evaluated or saved fails after hours. So the evaluation is tried on a few samples, with
+metrics, baseline and what is shown to a reader, and the export on the first weights, into the run folder, where it is
+deleted again.
 """
 
 import json
@@ -56,15 +57,16 @@ def told_if_it_fails(what: str) -> Iterator[None]:
         if lacks_memory(error):
             raise  # there is a message of its own for that
         raise UserError(
-            f"the end of the run was tried before its first step, and {what} failed: {in_words(error)}. Mend this first ({SKIP})"
+            f"the end of the run was tried before its first step, and {what} failed: {in_words(error)}. Mend this "
+            f"first ({SKIP})"
         ) from error
 
 
 def in_words(error: Exception) -> str:
     """Return kind and first line of an error, and where it was raised, in place of its traceback."""
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}{': ' if said else ''}{said} ({Path(place.filename).name}, line {place.lineno})"
+    return f"{type(error).__name__}{': ' if text else ''}{text} ({Path(place.filename).name}, line {place.lineno})"
 
 
 def try_evaluation(task: Task, config: Config, runtime: Runtime, model: torch.nn.Module) -> Evaluation | None:
@@ -85,7 +87,8 @@ def try_evaluation(task: Task, config: Config, runtime: Runtime, model: torch.nn
     metric = config.checkpoint.best.partition(" ")[2].strip()
     if found and metric not in found.metrics:
         raise UserError(
-            f"checkpoint.best is {config.checkpoint.best!r}, but the evaluation gives {', '.join(found.metrics)}; name one of "
+            f"checkpoint.best is {config.checkpoint.best!r}, but the evaluation gives {', '.join(found.metrics)}; "
+            "name one of "
             "these"
         )
     return found
@@ -118,7 +121,8 @@ def try_export(
 
 
 def state_of(model: torch.nn.Module) -> tuple[list[tuple[Any, ...]], list[bool]]:
-    """Return what tells whether a model was changed: where its tensors are and what they are, and the mode of each part.
+    """Return what tells whether a model was changed: where its tensors are and what they are, and the mode of each
+    part.
 
     A value that is written in place counts up the version; another type or device gives a tensor other memory.
     """
@@ -145,12 +149,14 @@ def check_space(folder: Path, model: int, checkpoint: int, checkpoints: int) -> 
     least, most = model + checkpoint, model + checkpoints * checkpoint
     if free < least:
         raise UserError(
-            f"the disk of the run folder {folder} has {in_bytes(free)} left, and the saved model ({in_bytes(model)}) and one checkpoint "
+            f"the disk of the run folder {folder} has {in_bytes(free)} left, and the saved model ({in_bytes(model)}) "
+            "and one checkpoint "
             f"({in_bytes(checkpoint)}) take {in_bytes(least)}; make room, or give another folder with --output"
         )
     if free < most:
         return (
-            f"the disk of the run folder has {in_bytes(free)} left, and the run takes up to {in_bytes(most)} ({checkpoints} checkpoints and "
+            f"the disk of the run folder has {in_bytes(free)} left, and the run takes up to {in_bytes(most)} "
+            f"({checkpoints} checkpoints and "
             "the saved model); make room, or keep fewer with --checkpoint.keep"
         )
     return None

@@ -77,7 +77,8 @@ def without_gradient(task: Task, runtime: Runtime, model: torch.nn.Module, micro
         total = loss_of_batch(task, model, runtime.to_device(micro.batch))
         if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
             raise UserError(
-                f"the task's loss returned {described(total)}; it must return a scalar tensor that depends on the weights: "
+                f"the task's loss returned {described(total)}; it must return a scalar tensor that depends on the "
+                "weights: "
                 "the sum (never the mean) over the units of the batch"
             )
         runtime.accelerator.backward(total)
@@ -112,7 +113,8 @@ def gradients_of_units(model: torch.nn.Module) -> Iterator[set[torch.nn.Paramete
                 own = sharded[part, name]
                 if whole is not None and own is not None and whole.requires_grad and whole not in known:
                     known.add(whole)
-                    handles.append(whole.register_post_accumulate_grad_hook(partial(drop, own=own)))  # type: ignore[no-untyped-call]
+                    note = partial(drop, own=own)
+                    handles.append(whole.register_post_accumulate_grad_hook(note))  # type: ignore[no-untyped-call]
 
     def drop(whole: torch.Tensor, own: torch.nn.Parameter) -> None:
         seen.add(own)

@@ -84,8 +84,10 @@ def verdict(found: list[Halved], bound: float) -> str | None:
     for halved in found:
         if halved.units[0] != halved.units[1]:
             raise SharedUserError(
-                f"the task counts {halved.units[0]} unit(s) in a micro-batch of {halved.samples} samples and {halved.units[1]} in its "
-                "halves together; `units` has to count what the loss is summed over (samples, labelled tokens), so that they add up"
+                f"the task counts {halved.units[0]} unit(s) in a micro-batch of {halved.samples} samples and "
+                f"{halved.units[1]} in its "
+                "halves together; `units` has to count what the loss is summed over (samples, labelled tokens), so "
+                "that they add up"
             )
     whole, halves = sum(halved.whole for halved in found), sum(halved.halves for halved in found)
     if (
@@ -94,13 +96,19 @@ def verdict(found: list[Halved], bound: float) -> str | None:
         or abs(halves - whole) <= bound * max(abs(whole), abs(halves), 1e-12)
     ):
         return None
-    told = f"a micro-batch of {first.samples} samples has the loss {first.whole:.4g}, and its halves together {first.halves:.4g}"
+    compared = (
+        f"a micro-batch of {first.samples} samples has the loss {first.whole:.4g}, "
+        f"and its halves together {first.halves:.4g}"
+    )
     if abs(halves - 2 * whole) <= LIKE_A_MEAN * abs(halves):
         raise SharedUserError(
-            f"the task's loss is a mean ({told}); it must be the sum over the units, for example with reduction='sum', and `units` counts "
-            "them: the loop adds both up over all micro-batches and processes and divides once (--rehearse false leaves this check out)"
+            f"the task's loss is a mean ({compared}); it must be the sum over the units, for example with "
+            "reduction='sum', and `units` counts "
+            "them: the loop adds both up over all micro-batches and processes and divides once (--rehearse false "
+            "leaves this check out)"
         )
     return (
-        f"the loss depends on how samples are put into batches ({told}, without dropout): the model lets samples or padding act on each "
+        f"the loss depends on how samples are put into batches ({compared}, without dropout): the model lets samples or "
+        "padding act on each "
         "other, so that numbers differ between topologies"
     )
