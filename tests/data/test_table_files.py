@@ -69,8 +69,8 @@ def test_csv_long_fields_and_nameless_index() -> None:
 
 
 def test_csv_longer_than_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.data.csv.ROWS_AT_ONCE", 3)
-    monkeypatch.setattr("toolkit.data.json.ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("toolkit.data.formats.csv.ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("toolkit.data.formats.json.ROWS_AT_ONCE", 3)
     assert rows("label\n" + "1\n" * 7 + "2.5\n") == {"label": [1.0] * 7 + [2.5]}
     lines = [{"a": 1}, {"a": None}, {"a": None}, {"b": []}, {"b": [1]}, {"a": 2.5}, {"a": 3, "c": {"d": "x"}}]
     read = rows("\n".join(map(json.dumps, lines)), "rows.jsonl")
@@ -155,6 +155,7 @@ def test_parquet_of_pandas_categories_and_index() -> None:
             r"a.csv, line 3: malformed \(a quote that opens there is never closed\)",
         ),
         ("a.csv", 'text,label\n"a"b,1\n', r"a.csv, line 2: malformed .*expected after"),
+        ("a.csv", "te\0xt,label\na,1\n", r"a.csv: the name of the column 'te\\x00xt' has a null character"),
         ("a.csv", "text,text\na,1\n", r"line 1: the header has 'text' more than once"),
         ("a.csv", b"text,label\nok,1\nna\xefve,2\n", r"a.csv, line 3: not UTF-8 \(byte 0xef at offset 18\)"),
         ("a.csv", b"text\n" + b"x\n" * 50_000 + b"\xff\n", r"line 50002: not UTF-8 \(byte 0xff at offset 100005\)"),

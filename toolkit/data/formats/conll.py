@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.data.text import open_text
+from toolkit.data.formats.text import open_text
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:

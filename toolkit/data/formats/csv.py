@@ -1,4 +1,8 @@
-"""Comma- and tab-separated files, exactly: a field is a text as written, or null where it is empty."""
+"""Comma- and tab-separated files, exactly: a field is a text as written, or null where it is empty.
+
+They are read by Python's own `csv`, which is strict and counts lines. `pandas.read_csv` takes a line with too few fields
+for one with nulls, and `pyarrow.csv` takes `"a"b` for `ab`; neither says in which line of the file a record begins.
+"""
 
 import csv
 import re
@@ -7,54 +11,79 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from toolkit.data.header import Header, check_header, column_names, has_names, shown
-from toolkit.data.text import open_text
+from toolkit.data.formats.header import Header, check_header, column_names, has_names, shown
+from toolkit.data.formats.text import LINES_LOOKED_AT, ROWS_AT_ONCE, first_lines, open_text
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-ROWS_AT_ONCE = 100_000
-"""Rows that are Python objects at one time; as an Arrow table they take about a tenth of the memory."""
-LINES_LOOKED_AT = 100
+# Only numbers that convert without loss: no leading zeros, no more digits than the type holds.
+WHOLE_NUMBER = r"^(0|-?[1-9][0-9]{0,17})$"
+FLOATING_POINT = r"^-?((0|[1-9][0-9]{0,14})(\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$"
 
 
 def read_separated(path: Path, kind: str, header: Header = None) -> tuple["pyarrow.Table", str]:
     """Return a csv or tsv as texts, and what the plan should say about how it was read; `header` is data.header."""
     import pyarrow as pa
 
-    with open_text(path, newline="") as file:
-        begin = list(islice((line for line in file if line.strip()), LINES_LOOKED_AT))
-    if not begin:
-        raise UserError(f"{path} holds nothing but blank lines; give a file with a header and rows")
-    names_first = has_names(header)
-    separator = "\t" if kind == "tsv" else _separator(begin)
-    quoted = separator != "\t" or not _reads_unquoted(path)
-    notes = {
-        f"separated by {SEPARATORS[separator]}": kind == "csv" and separator != ",",
-        "quotes taken as text": not quoted,
-        "without a header": not names_first,
-    }
-    pieces: list[Any] = []
     with _long_fields():
+        begin = first_lines(path, LINES_LOOKED_AT, newline="")
+        if not begin:
+            raise UserError(f"{path} holds nothing but blank lines; give a file with a header and rows")
+        separator = "\t" if kind == "tsv" else _separator(begin)
+        quoted = separator != "\t" or not _reads_unquoted(path)
         rows = _records(path, separator, quoted)
         number, first = next(rows)
         place = f"{path}, line {number}"
         names = column_names(header, place, first)
-        if not names_first:
+        if not has_names(header):
             rows = chain([(number, first)], rows)
-        beginning = f"the {'header' if names_first else 'first line'} has {len(first)} ({shown(first)})"
-        while chunk := list(islice(_whole(path, rows, len(first), beginning), ROWS_AT_ONCE)):
-            columns = [
-                pa.array([value or None for value in column], pa.string()) for column in zip(*chunk, strict=True)
-            ]
-            pieces.append(pa.table(columns, names=names))
-    table = pa.concat_tables(pieces) if pieces else pa.schema([(name, pa.string()) for name in names]).empty_table()
-    check_header(header, place, first, table if names_first else table.slice(1))
+        beginning = f"the {'header' if has_names(header) else 'first line'} has {len(first)} ({shown(first)})"
+        parts = []
+        while chunk := list(islice(_of_width(path, rows, len(first), beginning), ROWS_AT_ONCE)):
+            columns = zip(*chunk, strict=True)
+            parts.append(
+                pa.table([pa.array([cell or None for cell in column], pa.string()) for column in columns], names)
+            )
+    table = pa.concat_tables(parts) if parts else pa.schema([(name, pa.string()) for name in names]).empty_table()
+    check_header(header, place, first, table if has_names(header) else table.slice(1))
+    notes = {
+        f"separated by {SEPARATORS[separator]}": kind == "csv" and separator != ",",
+        "quotes taken as text": not quoted,
+        "without a header": not has_names(header),
+    }
     return table, ", ".join(note for note, holds in notes.items() if holds)
+
+
+def number_types(tables: Sequence["pyarrow.Table"]) -> dict[str, "pyarrow.DataType"]:
+    """Return the types of the columns that hold nothing but numbers, in all of these tables of texts together."""
+    names = {name for table in tables for name in table.column_names}
+    types = {name: _number_type([table[name] for table in tables if name in table.column_names]) for name in names}
+    return {name: kind for name, kind in types.items() if kind is not None}
+
+
+def with_types(table: "pyarrow.Table", types: dict[str, "pyarrow.DataType"]) -> "pyarrow.Table":
+    """Return a table of texts with the columns of numbers as numbers."""
+    for place, name in enumerate(table.column_names):
+        if name in types:
+            table = table.set_column(place, name, table[name].cast(types[name]))
+    return table
+
+
+def _number_type(columns: Sequence["pyarrow.ChunkedArray"]) -> "pyarrow.DataType | None":
+    import pyarrow as pa
+    import pyarrow.compute as compute
+
+    if all(column.null_count == len(column) for column in columns):
+        return None
+    for pattern, kind in ((WHOLE_NUMBER, pa.int64()), (FLOATING_POINT, pa.float64())):
+        if all(compute.all(compute.match_substring_regex(column, pattern)).as_py() is not False for column in columns):
+            return kind
+    return None
 
 
 def _separator(lines: Sequence[str]) -> str:
@@ -71,16 +100,15 @@ def _separator(lines: Sequence[str]) -> str:
 
 
 def _divides(lines: Sequence[str], separator: str) -> bool:
-    with _long_fields():
-        for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE) if separator == "\t" else (csv.QUOTE_MINIMAL,):
-            try:
-                widths = [len(record) for record in csv.reader(lines, delimiter=separator, quoting=quoting) if record]
-            except csv.Error:
-                continue
-            if len(lines) == LINES_LOOKED_AT:
-                widths.pop()  # the last record may go on behind these lines
-            if len(set(widths)) == 1 and widths[0] > 1:
-                return True
+    for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE) if separator == "\t" else (csv.QUOTE_MINIMAL,):
+        try:
+            widths = [len(record) for record in csv.reader(lines, delimiter=separator, quoting=quoting) if record]
+        except csv.Error:
+            continue
+        if len(lines) == LINES_LOOKED_AT:
+            widths.pop()  # the last record may go on behind these lines
+        if len(set(widths)) == 1 and widths[0] > 1:
+            return True
     return False
 
 
@@ -103,7 +131,7 @@ def _records(path: Path, separator: str, quoted: bool) -> Iterator[tuple[int, li
             ) from error
 
 
-def _whole(path: Path, rows: Iterator[tuple[int, list[str]]], width: int, beginning: str) -> Iterator[list[str]]:
+def _of_width(path: Path, rows: Iterator[tuple[int, list[str]]], width: int, beginning: str) -> Iterator[list[str]]:
     for number, record in rows:
         if len(record) != width:
             raise UserError(
@@ -119,11 +147,10 @@ def _reads_unquoted(path: Path) -> bool:
     Many published files are: a stray quote would then swallow lines until the next one. Where both readings fit, quotes
     count as such only if they contain no line break.
     """
-    with _long_fields():
-        plain = _shape(path, quoted=False)
-        if plain is None or not plain[1]:
-            return False  # only the quoted reading can fit, or both are the same
-        quoted = _shape(path, quoted=True)
+    plain = _shape(path, quoted=False)
+    if plain is None or not plain[1]:
+        return False  # only the quoted reading can fit, or both are the same
+    quoted = _shape(path, quoted=True)
     return quoted is None or quoted[0] != plain[0]
 
 
