@@ -10,7 +10,7 @@ from toolkit.data.files import PACKED, FileOptions, format_of
 from toolkit.data.formats.conll import conll_table, read_conll
 from toolkit.data.formats.content import refuse_foreign
 from toolkit.data.formats.text import file_errors
-from toolkit.data.texts import listed
+from toolkit.data.reading import listed
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
