@@ -130,7 +130,7 @@ def data_files(folder: Path) -> list[Path]:
     # Beside data, a text is a note on it.
     files = [path for path in files if format_of(path) != "text"] or files
     if not files:
-        raise UserError(f"the folder {folder} has no data files; read are {ENDINGS}, and these but parquet with .gz")
+        raise UserError(f"the folder {folder} has no data files; read are {ENDINGS}")
     return files
 
 

@@ -31,8 +31,11 @@ FORMATS = {
     ".iob2": "conll",
     ".txt": "text",
 }
-"""What is read, by the ending of the file; all but parquet may also be compressed with gzip (.csv.gz). In a folder that has
-other files, texts (.txt) are taken for notes. A file that is named and has another ending is read by its content."""
+"""What is read, by the ending of the file, also compressed with gzip (.csv.gz) unless it is BINARY.
+
+In a folder that has other files, texts (.txt) are taken for notes. A file that is named and has another ending is read
+by its content. A new format is a module in `formats/`, and a line here and in READERS.
+"""
 
 READERS: dict[str, Callable[[Path], "pyarrow.Table"]] = {
     "json": read_json,
@@ -43,7 +46,9 @@ READERS: dict[str, Callable[[Path], "pyarrow.Table"]] = {
 }
 """What reads a format; csv and tsv, whose columns have no types and perhaps no names, are read by `read_separated`."""
 
-ENDINGS = ", ".join(FORMATS)
+BINARY = {"parquet"}
+ENDINGS = f"{', '.join(FORMATS)}, and these but {', '.join(BINARY)} with .gz"
+"""The endings that are read, for messages."""
 NOTES = {"tsv": "read as a table separated by tabs", "text": "read as a text"}
 PACKED = {".zip", ".zst", ".bz2", ".xz", ".lz4", ".tar", ".tgz", ".7z"}
 
@@ -58,7 +63,7 @@ class FileOptions:
     """Whether a text file is a document, a row; otherwise it is a table, or refused."""
 
     def no_header_in(self, what: str) -> None:
-        """Raise UserError if data.header is given, but for `what`, which has none to speak of."""
+        """Raise UserError if data.header is given, for data that has no header; `what` is that, as a clause."""
         if self.header is not None:
             raise UserError(f"data.header is given, but {what}; leave it out: it speaks of csv and tsv files alone")
 
@@ -80,7 +85,7 @@ def format_of(path: Path) -> str | None:
     endings = [ending.lower() for ending in path.suffixes[-2:]]
     if endings and endings[-1] == ".gz":
         found = FORMATS.get(endings[0]) if len(endings) == 2 else None
-        return None if found == "parquet" else found
+        return None if found in BINARY else found
     return FORMATS.get(endings[-1]) if endings else None
 
 
@@ -126,10 +131,7 @@ def _format_by_content(path: Path, options: FileOptions) -> str:
     if format_of(path) == "text":
         raise UserError(f"{path} is a text without tabs, so it has no columns; {what_to_do_with(path)}")
     ending = path.name.partition(".")[2] if path.suffix.lower() == ".gz" else path.suffix.lower()
-    raise UserError(
-        f"{path} has the ending {ending or '(none)'}; read are {ENDINGS}, and these but parquet with .gz; "
-        + what_to_do_with(path)
-    )
+    raise UserError(f"{path} has the ending {ending or '(none)'}; read are {ENDINGS}; {what_to_do_with(path)}")
 
 
 def read_files(groups: Sequence[Sequence[Path]], options: FileOptions) -> tuple[list["pyarrow.Table"], str]:
@@ -167,5 +169,5 @@ def _joined(parts: Sequence[tuple[Path, "pyarrow.Table"]]) -> "pyarrow.Table":
         )
     except pa.ArrowException as error:
         raise UserError(
-            f"{first} and the files beside it have columns of different types ({error}); make them alike"
+            f"{first} and the files next to it have columns of different types ({error}); make them alike"
         ) from error

@@ -1,4 +1,4 @@
-"""The docstrings of the Python standard library: each with the package that it belongs to, or all of a file together."""
+"""The docstrings of the Python standard library: each with its package, or all of a file as a document."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -30,13 +30,14 @@ CHECKS: tuple[tuple[str, Callable[[ast.AST], bool]], ...] = (
     ("yields values", lambda node: isinstance(node, ast.Yield | ast.YieldFrom)),
     ("returns a value", lambda node: isinstance(node, ast.Return) and not returns_none(node)),
 )
-"""What is said of a function, in this order, and which part of its source makes it true."""
+"""What a description says of a function, in this order, and which part of its source makes it true."""
 
 
 def described_functions() -> list[dict[str, str]]:
-    """Return rows of "source" (without docstring), "description" (a sentence) and "module", in order of module and line.
+    """Return rows of "source" (without docstring), "description" (a sentence) and "module".
 
-    In Python 3.11 these are some 10,000 functions of 600 modules, and each source is there once.
+    They are in order of module and line, and each source is there once. In Python 3.11 these are some 10,000 functions
+    of 600 modules.
     """
     return library_rows("functions", read_functions, __file__)
 
@@ -49,7 +50,7 @@ def split_by_module(rows: list[dict[str, str]]) -> tuple[list[dict[str, str]], l
 
 
 def read_functions(library: Path) -> Iterator[dict[str, str]]:
-    """Yield a row for every function below a folder whose source is neither too short nor too long, in order of path."""
+    """Yield a row for every function below a folder, in order of path, unless its source is too short or too long."""
     seen: set[str] = set()
     for path, parts in library_files(library):
         for source, description in described_in(path):
@@ -91,7 +92,7 @@ def without_docstring(node: Function, lines: list[str]) -> str:
 def describe(node: Function) -> str:
     """Return the sentence, such as "A method with two parameters that loops, raises errors and returns a value."
 
-    Of functions inside the function nothing is said.
+    Functions inside the function do not count.
     """
     arguments = node.args
     names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]

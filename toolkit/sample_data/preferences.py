@@ -1,7 +1,7 @@
 """Pairs to prefer between: a sentence of the documentation of the Python standard library, and its words shuffled.
 
-Which of the two is the better one needs no taste, so that a small model learns it in a minute. So that it has to read the
-order of the words, the first word has no capital letter and the last one no full stop.
+Which of the two is better is no matter of taste, so that a small model learns it in a minute. The first word has no
+capital letter and the last one no full stop, so that the model has to read the order of the words.
 """
 
 import re

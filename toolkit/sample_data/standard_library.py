@@ -43,7 +43,7 @@ def library_rows(name: str, make: Callable[[Path], Iterable[Row]], *rules: str) 
 
 
 def library_files(library: Path) -> list[tuple[Path, tuple[str, ...]]]:
-    """Return the files below a folder that belong to the library, with the parts of their paths in it, in that order."""
+    """Return the files of the library that lie below a folder, with the parts of their paths, in order of these."""
     files = [(path, path.relative_to(library).parts) for path in library.rglob("*.py")]
     return sorted((file for file in files if LEFT_OUT.isdisjoint(file[1])), key=lambda file: file[1])
 

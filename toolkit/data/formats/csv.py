@@ -1,7 +1,7 @@
 """Comma- and tab-separated files, exactly: a field is a text as written, or null where it is empty.
 
-They are read by Python's own `csv`, which is strict and counts lines. `pandas.read_csv` takes a line with too few fields
-for one with nulls, and `pyarrow.csv` takes `"a"b` for `ab`; neither says in which line of the file a record begins.
+They are read by Python's own `csv`, which is strict and counts lines. `pandas.read_csv` fills a line that has too few
+fields with nulls, and `pyarrow.csv` takes `"a"b` for `ab`; neither says in which line of the file a record begins.
 """
 
 import csv
@@ -87,10 +87,10 @@ def _number_type(columns: Sequence["pyarrow.ChunkedArray"]) -> "pyarrow.DataType
 
 
 def _separator(lines: Sequence[str]) -> str:
-    """Return the comma, or what else separates the first line without one (semicolons, where the comma is decimal).
+    """Return what separates the fields: the comma, or in a first line without one the most frequent of the others.
 
-    If that does not divide the lines into as many fields each, and another one does, it is that one: where there is no
-    header the first line has the commas of its texts.
+    If it does not divide all lines into equally many fields and another one does, it is the other: where there is no
+    header, the first line has the commas of its texts.
     """
     outside_quotes = "".join(lines[0].split('"')[::2])
     # Without a header the first line may have decimal commas.
@@ -144,8 +144,8 @@ def _of_width(path: Path, rows: Iterator[tuple[int, list[str]]], width: int, beg
 def _reads_unquoted(path: Path) -> bool:
     """Return whether a tsv is one record per line with quotes as plain text.
 
-    Many published files are: a stray quote would then swallow lines until the next one. Where both readings fit, quotes
-    count as such only if they contain no line break.
+    Many published files are: a stray quote would swallow lines until the next one. Where both readings fit, quotes
+    count as such only if none contains a line break.
     """
     plain = _shape(path, quoted=False)
     if plain is None or not plain[1]:

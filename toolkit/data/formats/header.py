@@ -1,6 +1,6 @@
 """Whether the first line of a csv or tsv names its columns, judged by what stands below it.
 
-If data is taken for names, its first row is lost; if names are taken for data, they are learned from. Neither is
+If data is taken for names, its first row is lost; if names are taken for data, the model learns them. So nothing is
 guessed: a first line that contradicts `data.header` is refused.
 """
 
@@ -18,7 +18,7 @@ Header = bool | list[str] | None
 a list say that it is data, and a list names the columns."""
 
 FEW_ROWS = 20
-"""With so few rows a value that comes again once is enough; with more it may be the column's name by chance."""
+"""With so few rows a value that comes once more below is enough; in more rows it may stand by chance."""
 ROWS_FIRST = 1000
 """Most columns of texts show in their first rows that they do not hold numbers."""
 NO_VALUES = ("", "NA", "N/A", "NAN", "NULL", "NONE", "-", "?")
@@ -95,7 +95,7 @@ def shown(cells: Sequence[str]) -> str:
 def _looks_like_data(first: Sequence[str], rows: "pyarrow.Table") -> str | None:
     """Return why a line looks like data, or None."""
     reasons = [] if _is_numbering(first) else _like_those_below(first, rows)
-    # A word over nothing but numbers is a name, whatever stands beside it.
+    # A word over nothing but numbers is a name, whatever the other cells are.
     if not any(reasons) or _over_numbers(first, rows):
         return None
     return next(f"{shortened(cell)!r} {reason}" for cell, reason in zip(first, reasons, strict=True) if reason)
@@ -119,7 +119,7 @@ def _like_those_below(first: Sequence[str], rows: "pyarrow.Table") -> list[str]:
 
 
 def _is_numbering(first: Sequence[str]) -> bool:
-    """Tell whether the names are 0, 1, ..., as pandas calls columns without one; behind others, more than two."""
+    """Tell whether the names are 0, 1, ..., as pandas calls columns without one; after other names, at least three."""
     numbers = [cell for cell in first if NUMBER.fullmatch(cell)]
     words = [cell for cell in first if cell.strip() and cell not in numbers]
     return numbers == [str(number) for number in range(len(numbers))] and (not words or len(numbers) > 2)

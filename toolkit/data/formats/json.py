@@ -1,7 +1,8 @@
 """Json and json lines: a list of objects, {"data": [objects]}, or one object a line.
 
-They are decoded by Python's own `json`. `pyarrow.json` takes texts for dates and rounds large numbers. `pandas.read_json`
-makes floats of whole numbers next to a null and lets types mix. Neither says in which line of the file an error is.
+They are decoded by Python's own `json`. `pyarrow.json` takes texts for dates and rounds large numbers;
+`pandas.read_json` makes floats of whole numbers next to a null and lets types mix. Neither says in which line of the
+file an error is.
 """
 
 import json
@@ -115,7 +116,7 @@ def _stored(values: Sequence[Any]) -> "tuple[pyarrow.Array | None, Exception | N
 
 
 def _reason(error: Exception) -> str:
-    """Say what is wrong and in which column; the decoder's own text counts lines, which the file has others of."""
+    """Return what is wrong and in which column; the decoder counts the lines of its own text, not of the file."""
     return f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
