@@ -1,4 +1,4 @@
-"""Files are read exactly as written, and whatever is wrong with them is said in one sentence."""
+"""Files are read exactly as written, and one sentence says what is wrong with them."""
 
 import gzip
 import json
@@ -57,7 +57,7 @@ def test_csv_types_agree_between_training_and_evaluation() -> None:
     assert read_.evaluate["label"][:] == ["1", "2"]
 
 
-def test_csv_separated_by_semicolons_is_told() -> None:
+def test_csv_separated_by_semicolons_is_noted_in_the_plan() -> None:
     write("rows.csv", 'text;"label,de"\na, b;3,5\n')
     result = read("rows.csv")
     assert result.train.to_dict() == {"text": ["a, b"], "label,de": ["3,5"]}
@@ -203,3 +203,25 @@ def test_type_that_only_parquet_has() -> None:
 
     parquet.write_table(pa.table({"a": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))}), "a.parquet")
     refused("a.parquet has a column of a type that is not read here .*map", name="a.parquet")
+
+
+def test_reasons_to_read_csv_and_json_with_the_standard_library() -> None:
+    # If a release of pandas or pyarrow fails here, it may be able to take over from toolkit/data/formats/.
+    import pandas as pd
+    from pyarrow import ArrowInvalid, csv
+    from pyarrow import json as arrow_json
+
+    short, quote = write("short.csv", "text,label\na\n"), write("quote.csv", 'text,label\n"a"b,1\n')
+    exactly = {"dtype": str, "keep_default_na": False, "na_values": [""]}
+    assert pd.read_csv(short, **exactly)["label"].isna().all()  # not refused
+    assert pd.read_csv(quote, **exactly)["text"].tolist() == ["ab"]
+    assert csv.read_csv(quote)["text"].to_pylist() == ["ab"]
+    with pytest.raises(ArrowInvalid, match="^[^5]*$"):  # it is line 5 of the file
+        csv.read_csv(
+            write("row.csv", '"te\nxt",label\n\na,1\nb\n'), parse_options=csv.ParseOptions(newlines_in_values=True)
+        )
+    numbers = write("numbers.jsonl", '{"a": 9007199254740993}\n{"a": null}\n')
+    frame = pd.read_json(numbers, lines=True, dtype=False, convert_dates=False)
+    assert frame["a"].tolist()[0] == 9007199254740992.0  # the last digit is lost
+    dates = write("dates.jsonl", '{"a": "2020-01-31"}\n')
+    assert str(arrow_json.read_json(dates).schema.field("a").type) == "timestamp[s]"

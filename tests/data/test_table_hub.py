@@ -1,4 +1,4 @@
-"""Splits of saved data sets and of the hub are chosen by name, and what cannot be had is said in one sentence."""
+"""Splits of saved data sets and of the hub are chosen by name, and one sentence says why data cannot be had."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The files that are meant are found, and what is missing or ambiguous is said in one sentence."""
+"""The files that are meant are found, and one sentence names what is missing or ambiguous."""
 
 from pathlib import Path
 
@@ -94,10 +94,10 @@ def test_paths_without_a_folder() -> None:
     assert len(read(train="*/*.csv").train) == 2
     assert read(train="x", evaluate="y").evaluate is not None
     assert read("x/a.csv", evaluate="y/b.csv").evaluate is not None
-    write("x/b.csv", "text,label\nbeside,2\n")
-    beside = read("x/a.csv", evaluate="b.csv").evaluate
-    assert beside is not None
-    assert beside["text"][:] == ["beside"]
+    write("x/b.csv", "text,label\nneighbour,2\n")
+    neighbour = read("x/a.csv", evaluate="b.csv").evaluate
+    assert neighbour is not None
+    assert neighbour["text"][:] == ["neighbour"]
 
 
 @pytest.mark.parametrize(
