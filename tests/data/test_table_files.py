@@ -216,12 +216,12 @@ def test_reasons_to_read_csv_and_json_with_the_standard_library() -> None:
     assert pd.read_csv(short, **exactly)["label"].isna().all()  # not refused
     assert pd.read_csv(quote, **exactly)["text"].tolist() == ["ab"]
     assert csv.read_csv(quote)["text"].to_pylist() == ["ab"]
-    with pytest.raises(ArrowInvalid, match="^[^5]*$"):  # it is line 5 of the file
+    with pytest.raises(ArrowInvalid, match=r"^[^5]*$"):  # it is line 5 of the file
         csv.read_csv(
             write("row.csv", '"te\nxt",label\n\na,1\nb\n'), parse_options=csv.ParseOptions(newlines_in_values=True)
         )
     numbers = write("numbers.jsonl", '{"a": 9007199254740993}\n{"a": null}\n')
-    frame = pd.read_json(numbers, lines=True, dtype=False, convert_dates=False)
+    frame = pd.read_json(numbers, lines=True, dtype=False)
     assert frame["a"].tolist()[0] == 9007199254740992.0  # the last digit is lost
     dates = write("dates.jsonl", '{"a": "2020-01-31"}\n')
     assert str(arrow_json.read_json(dates).schema.field("a").type) == "timestamp[s]"

@@ -1,7 +1,8 @@
 """Comma- and tab-separated files, exactly: a field is a text as written, or null where it is empty.
 
 They are read by Python's own `csv`, which is strict and counts lines. `pandas.read_csv` fills a line that has too few
-fields with nulls, and `pyarrow.csv` takes `"a"b` for `ab`; neither says in which line of the file a record begins.
+fields with nulls, and `pyarrow.csv` takes `"a"b` for `ab`. Where a field
+has a line break, the numbers in their errors are not those of the lines in the file.
 """
 
 import csv
@@ -28,8 +29,6 @@ FLOATING_POINT = r"^-?((0|[1-9][0-9]{0,14})(\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9]{
 
 def read_separated(path: Path, kind: str, header: Header = None) -> tuple["pyarrow.Table", str]:
     """Return a csv or tsv as texts, and what the plan should say about how it was read; `header` is data.header."""
-    import pyarrow as pa
-
     with _long_fields():
         begin = first_lines(path, LINES_LOOKED_AT, newline="")
         if not begin:
@@ -43,13 +42,7 @@ def read_separated(path: Path, kind: str, header: Header = None) -> tuple["pyarr
         if not has_names(header):
             rows = chain([(number, first)], rows)
         beginning = f"the {'header' if has_names(header) else 'first line'} has {len(first)} ({shown(first)})"
-        parts = []
-        while chunk := list(islice(_of_width(path, rows, len(first), beginning), ROWS_AT_ONCE)):
-            columns = zip(*chunk, strict=True)
-            parts.append(
-                pa.table([pa.array([cell or None for cell in column], pa.string()) for column in columns], names)
-            )
-    table = pa.concat_tables(parts) if parts else pa.schema([(name, pa.string()) for name in names]).empty_table()
+        table = _texts(_of_width(path, rows, len(first), beginning), names)
     check_header(header, place, first, table if has_names(header) else table.slice(1))
     notes = {
         f"separated by {SEPARATORS[separator]}": kind == "csv" and separator != ",",
@@ -57,6 +50,16 @@ def read_separated(path: Path, kind: str, header: Header = None) -> tuple["pyarr
         "without a header": not has_names(header),
     }
     return table, ", ".join(note for note, holds in notes.items() if holds)
+
+
+def _texts(records: Iterator[list[str]], names: Sequence[str]) -> "pyarrow.Table":
+    import pyarrow as pa
+
+    parts = []
+    while chunk := list(islice(records, ROWS_AT_ONCE)):
+        columns = zip(*chunk, strict=True)
+        parts.append(pa.table([pa.array([cell or None for cell in column], pa.string()) for column in columns], names))
+    return pa.concat_tables(parts) if parts else pa.schema([(name, pa.string()) for name in names]).empty_table()
 
 
 def number_types(tables: Sequence["pyarrow.Table"]) -> dict[str, "pyarrow.DataType"]:
