@@ -119,7 +119,7 @@ def test_paths_without_a_folder() -> None:
         ({"train": "reviews.csv", "evaluate": "x.csv"}, "data.eval is 'x.csv', but there is no such file"),
         ({}, "data.name and data.train are both null"),
         ({"name": "empty"}, "the folder empty has no data files; read are .csv"),
-        ({"train": "fold*"}, "data.train is 'fold.', which matches several folders, such as fold1 and fold2"),
+        ({"train": "fold*"}, "data.train is 'fold.', which matches 2 names, the folder fold1 among them; give one"),
         ({"name": "reviews.csv", "train": "a.csv"}, "data.name is the file reviews.csv and data.train is 'a.csv'"),
         ({"name": "reviews.csv", "config": "en"}, "data.name is the file reviews.csv and data.config is 'en'"),
         ({"train": "reviews.csv", "config": "en"}, "data.config is 'en', but data.train is a path"),

@@ -127,7 +127,7 @@ def data_files(folder: Path) -> list[Path]:
         and not any(part.startswith((".", "__")) for part in path.relative_to(folder).parts)
         and path.is_file()
     ]
-    # Beside data, a text is a note on it.
+    # A text next to data is a note on it.
     files = [path for path in files if format_of(path) != "text"] or files
     if not files:
         raise UserError(f"the folder {folder} has no data files; read are {ENDINGS}")

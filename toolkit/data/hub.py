@@ -121,7 +121,7 @@ def _part(origin: str, splits: "Mapping[str, datasets.Dataset]", field: str, wan
 
 
 def _reason(name: str, config: str | None, error: Exception) -> str | None:
-    """Return what to tell the user of a failure of `datasets.load_dataset`, or None if it is a defect."""
+    """Return the message for a failure of `datasets.load_dataset`, or None if it is a defect."""
     import datasets
     from datasets.exceptions import DatasetNotFoundError, DatasetsError
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError

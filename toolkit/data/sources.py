@@ -111,10 +111,10 @@ def _files(field: str, given: str) -> list[Path]:
         if not matches:
             raise UserError(_missing(field, given))
         one_format(matches)
-        if len(matches) > 1 and matches[0].is_dir():
+        if len(matches) > 1 and (folders := [match for match in matches if match.is_dir()]):
             raise UserError(
-                f"{field} is {given!r}, which matches several folders, such as {matches[0]} and {matches[1]}; "
-                "give one of them, or a pattern that matches files"
+                f"{field} is {given!r}, which matches {len(matches)} names, the folder {folders[0]} among them; give "
+                "one folder, or a pattern that matches files only"
             )
         return matches
     if not place.is_dir() or is_saved(place):
