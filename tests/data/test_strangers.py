@@ -109,10 +109,10 @@ TABLES: dict[str, tuple[str, str | bytes, list[str] | bool | None, dict[str, lis
     "json lines in a txt": ("rows.txt", lines({"text": "a"}, {"text": "b"}), None, {"text": ["a", "b"]}),
     "json": ("rows.data", '[\n {"text": "a"}]', None, {"text": ["a"]}),
     "json with a list inside": ("rows.data", '{"version": 1, "data": [{"text": "a"}]}', None, {"text": ["a"]}),
-    "gzip": ("rows.data.gz", gzip.compress(b"text\tlabel\na\t1\n"), None, {"text": ["a"], "label": [1]}),
+    "gzip": ("rows.data.gz", gzip.compress(b"text\tlabel\na\t1\n", mtime=0), None, {"text": ["a"], "label": [1]}),
     "gzip that is not called so": (
         "rows.csv",
-        gzip.compress(b"text,label\na,1\n"),
+        gzip.compress(b"text,label\na,1\n", mtime=0),
         None,
         {"text": ["a"], "label": [1]},
     ),
@@ -473,7 +473,7 @@ def test_a_file_for_each_language(packed: bool) -> None:
     assert "--data.source_language en --data.target_language de" in refusal(
         lambda: TranslationPairs(train=f"train.en{ending}").read(nowhere)
     )
-    write(f"train.de{ending}", gzip.compress(b"Eins\n") if packed else "Eins\n")
+    write(f"train.de{ending}", gzip.compress(b"Eins\n", mtime=0) if packed else "Eins\n")
     german = TranslationPairs(train=f"train.en{ending}", source_language="en", target_language="de")
     assert "has 2 lines and" in refusal(lambda: german.read(nowhere))
     french = TranslationPairs(train=f"train.en{ending}", source_language="en", target_language="fr")
@@ -497,7 +497,7 @@ def test_two_files_are_named_by_their_endings() -> None:
 def test_documents_of_any_ending() -> None:
     for name, content in (
         ("wiki.train.raw", b"One\ttab.\nTwo lines.\n"),
-        ("train.en.gz", gzip.compress(b"One\ttab.\nTwo lines.\n")),
+        ("train.en.gz", gzip.compress(b"One\ttab.\nTwo lines.\n", mtime=0)),
         ("book.txt", b"One\ttab.\nTwo lines.\n"),
     ):
         write(name, content)
