@@ -17,12 +17,11 @@ from trial import Outcome, run_here
 
 from toolkit.errors import UserError
 from toolkit.models.tokenizer import ENCODER, train_tokenizer
+from toolkit.tasks.question_answering.answers import best_answers, best_spans, span_loss
 from toolkit.tasks.question_answering.checks import NOWHERE
 from toolkit.tasks.question_answering.data import QuestionData, groups_of
-from toolkit.tasks.question_answering.finding import best_answers, pad_windows
 from toolkit.tasks.question_answering.metrics import answer_scores
-from toolkit.tasks.question_answering.spans import best_spans, span_loss
-from toolkit.tasks.question_answering.windows import WindowSize, question_windows
+from toolkit.tasks.question_answering.windows import WindowSize, pad_windows, question_windows
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "answer.py"
 
@@ -298,7 +297,7 @@ def test_windows_are_those_of_the_tokenizer_and_hold_the_answer(tmp_path: Path, 
         read.train.questions,
         contexts,
         truncation="only_second",
-        max_length=size.length,
+        max_length=size.max_length,
         stride=size.stride,
         return_overflowing_tokens=True,
     )
@@ -353,7 +352,9 @@ def by_hand(sample: dict[str, Any], longest: int) -> tuple[float, list[float]]:
 def test_loss_and_spans_are_those_of_the_windows_alone(tmp_path: Path, tokens: Any, side: str) -> None:
     windows = question_windows(read_small(tmp_path).train, tokens, WindowSize(30, 7))
     samples = windows.fetch(range(len(windows)))
-    by_side = SimpleNamespace(pad_token_id=0, pad_token_type_id=0, padding_side=side)
+    by_side = SimpleNamespace(
+        pad_token_id=0, pad_token_type_id=0, padding_side=side, model_input_names=["input_ids", "attention_mask"]
+    )
     batch = pad_windows(by_side)(samples)
     expected = [by_hand(sample, 3) for sample in samples]
     assert float(span_loss(Fixed(), batch)) == pytest.approx(sum(loss for loss, _ in expected), rel=1e-13)

@@ -28,7 +28,7 @@ from toolkit.tasks.language_modeling import stream as block_stream
 from toolkit.tasks.language_modeling.blocks import CausalBlocks, WholeBlocks, pad_blocks
 from toolkit.tasks.language_modeling.data import cut_at_line
 from toolkit.tasks.language_modeling.masks import Masking
-from toolkit.tasks.language_modeling.scores import guesses, scores_of, truths, unigram_scores
+from toolkit.tasks.language_modeling.metrics import guesses, scores_of, truths, unigram_scores
 from toolkit.tasks.language_modeling.stream import Stream, pieces, tokenize_documents
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "language.py"

@@ -18,7 +18,7 @@ from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 from toolkit.tasks.token_classification.data import TaggedTexts
 from toolkit.tasks.token_classification.schemes import broken_starts, entities, kind_of_tags, repaired
-from toolkit.tasks.token_classification.windows import frame_of, pieces_of, prepare_for_words, windows_of
+from toolkit.tasks.token_classification.windows import frame_of, tokens_of_words, prepare_for_words, windows_of
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tag.py"
 STEPS = ["--steps", "14", "--epochs", "null"]
@@ -159,13 +159,14 @@ def test_windows_cover_each_word_once_where_it_has_most_context(room: int, overl
 
 def test_a_long_sentence_has_each_label_once_and_is_put_together_again(tag: ModuleType, tmp_path: Path) -> None:
     rows = sentences(30, 0, longest=9)
-    data = write_conll(tmp_path / "train.conll", rows)
-    config = TaggedTexts(train=str(data), eval=str(data), max_length=16, overlap=6)
+    path = str(write_conll(tmp_path / "train.conll", rows))
+    config = TaggedTexts(train=path, eval=path, max_length=16, overlap=6)
     read = config.read()
     tokens = _tokens(tag, read)
-    _, held_out = read.tokenize(tokens)
+    data = read.tokenize(tokens)
+    held_out = data.evaluate
     assert len(held_out) > len(rows)
-    assert "of at most 16 tokens" in read.summary["windows"]
+    assert "of at most 16 tokens" in data.summary["windows"]
     samples = held_out.fetch(range(len(held_out)))
     assert max(len(sample["input_ids"]) for sample in samples) <= 16
     labelled = {n: [label for label in sample["labels"] if label != NOT_COUNTED] for n, sample in enumerate(samples)}
@@ -178,7 +179,7 @@ def test_a_long_sentence_has_each_label_once_and_is_put_together_again(tag: Modu
     assert batch["labels"].shape == batch["input_ids"].shape == batch["attention_mask"].shape
     assert int((batch["labels"] != NOT_COUNTED).sum()) == sum(len(labelled[n]) for n in range(7))
     # In one window the tokens are those of the tokenizer itself.
-    whole = TaggedTexts(train=str(data), eval=str(data)).read().tokenize(tokens)[0]
+    whole = TaggedTexts(train=path, eval=path).read().tokenize(tokens).train
     for sample, (words, tags) in zip(whole.fetch(range(5)), rows, strict=False):
         encoded = tokens(words, is_split_into_words=True)
         assert sample["input_ids"] == encoded["input_ids"]
@@ -201,10 +202,11 @@ def test_words_that_the_tokenizer_makes_nothing_of(tmp_path: Path) -> None:
         {"tokens": ["red", "\u200d\ufe0f", "blue"], "tags": ["B-x", "I-x", "O"]},
         {"tokens": ["\u200d"], "tags": ["O"]},
     ]
-    data = write_rows(tmp_path / "rows.jsonl", rows)
-    read = TaggedTexts(train=str(data), eval=str(data)).read()
-    _, held_out = read.tokenize(tokens)
-    assert read.summary["unreadable"].startswith(
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    read = TaggedTexts(train=str(path), eval=str(path)).read()
+    data = read.tokenize(tokens)
+    held_out = data.evaluate
+    assert data.summary["unreadable"].startswith(
         "4 words that the tokenizer makes nothing of: no loss, and always predicted as 'O'"
     )
     assert len(held_out) == 1
@@ -229,20 +231,20 @@ def _word_piece() -> Any:
 def test_words_longer_than_a_window_are_refused_and_cut_on_request(tmp_path: Path) -> None:
     tokens = _word_piece()
     tokens.model_max_length = 4
-    data = write_rows(
+    path = write_rows(
         tmp_path / "rows.jsonl", [{"tokens": ["red", "red" + 6 * "ish", "blue"], "tags": ["B-x", "O", "O"]}] * 2
     )
     with pytest.raises(
         UserError, match=r"a word of more tokens than the model takes at once \(4; the longest has 7\) in"
     ):
-        TaggedTexts(train=str(data), eval=str(data)).read().tokenize(tokens)
-    read = TaggedTexts(train=str(data), eval=str(data), max_length=4).read()
-    windows, _ = read.tokenize(tokens)
-    assert "4 sentences have a word that is cut to a window" in read.summary["windows"]
-    assert sum(label != NOT_COUNTED for sample in windows.fetch([0, 1, 2]) for label in sample["labels"]) == 3
+        TaggedTexts(train=str(path), eval=str(path)).read().tokenize(tokens)
+    read = TaggedTexts(train=str(path), eval=str(path), max_length=4).read()
+    data = read.tokenize(tokens)
+    assert "4 sentences have a word that is cut to a window" in data.summary["windows"]
+    assert sum(label != NOT_COUNTED for sample in data.train.fetch([0, 1, 2]) for label in sample["labels"]) == 3
     for settings, said in (({"max_length": 5}, "takes at most 4 tokens"), ({"overlap": 4}, "has room for 4 tokens")):
         with pytest.raises(UserError, match=said):
-            TaggedTexts(train=str(data), eval=str(data), **settings).read().tokenize(tokens)
+            TaggedTexts(train=str(path), eval=str(path), **settings).read().tokenize(tokens)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +299,7 @@ def test_a_tokenizer_in_python_is_asked_word_by_word() -> None:
             (word,) = words
             return {"input_ids": [ord(letter) for letter in word if letter != "-"]}
 
-    ids, counts = next(pieces_of(Slow(), [["ab", "-", "c"]]))
+    ids, counts = next(tokens_of_words(Slow(), [["ab", "-", "c"]]))
     assert ids.tolist() == [97, 98, 99]
     assert counts.tolist() == [2, 0, 1]
     assert frame_of(Slow()) == ({"input_ids": [97]}, 0)

@@ -17,7 +17,10 @@ from toolkit.data.texts import SHOWN, listed, row_numbers
 from toolkit.data.tokenized import text_digest
 from toolkit.errors import UserError
 from toolkit.sample_data.documents import docstrings_by_file
-from toolkit.tasks.language_modeling.stream import Stream, tokenize_documents
+from toolkit.task import TaskData
+from toolkit.tasks.language_modeling.blocks import Blocks, make_blocks
+from toolkit.tasks.language_modeling.models import Objective
+from toolkit.tasks.language_modeling.stream import tokenize_documents
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Documents(DataConfig):
         train, evaluate = kept["training data"], kept.get("evaluation data")
         if evaluate is None:
             train, evaluate, summary["held out"] = hold_out(train, self.held_out)
-        return ReadDocuments(train, evaluate, summary, read.files)
+        return ReadDocuments(train, evaluate, self, summary, read.files)
 
     def _column(self, tables: dict[str, Any]) -> str:
         existing = tables["training data"].column_names
@@ -106,13 +109,22 @@ class Documents(DataConfig):
         return column
 
 
+@dataclass(frozen=True, kw_only=True)
+class BlockData(TaskData):
+    """The data of a language model; the tokens that the blocks are parts of are in their `stream`."""
+
+    train: Blocks
+    evaluate: Blocks
+
+
 @dataclass(frozen=True)
 class ReadDocuments:
     """Documents to train on and to evaluate on."""
 
     train: Any
-    """A `datasets.Dataset` with the column "text"."""
+    """A `datasets.Dataset` of one column, the text."""
     evaluate: Any
+    config: Documents
     summary: dict[str, str]
     """Lines for the plan."""
     files: tuple[Path, ...]
@@ -127,24 +139,31 @@ class ReadDocuments:
         """A hash of the training texts: the key under which a tokenizer that was trained on them can be kept."""
         return text_digest(self.train)
 
-    def tokenize(self, tokenizer: Any) -> tuple[Stream, Stream]:
-        """Return the tokens of the training and of the evaluation documents.
+    def tokenize(self, tokenizer: Any, objective: Objective) -> BlockData:
+        """Return the training and the evaluation documents as blocks of tokens.
 
         Raises:
-            UserError: the tokenizer has no token to end a document with.
+            UserError: the tokenizer has no token to end a document with, or data.block does not fit it or the model.
         """
         digests = (self.training_digest, text_digest(self.evaluate))
-        streams = [
+        train, evaluate = (
             tokenize_documents(texts_of(part), digest, tokenizer)
             for part, digest in zip((self.train, self.evaluate), digests, strict=True)
-        ]
-        self.summary["documents"] = " and ".join(
-            f"{len(part):,} ({len(stream) - 1:,} tokens) to {purpose}"
-            for part, stream, purpose in zip(
-                (self.train, self.evaluate), streams, ("train on", "evaluate on"), strict=True
-            )
         )
-        return streams[0], streams[1]
+        size = self.config.block
+        blocks = [make_blocks(stream, tokenizer, objective, size) for stream in (train, evaluate)]
+        summary = {
+            "documents": f"{len(self.train):,} ({len(train) - 1:,} tokens) to train on and "
+            f"{len(self.evaluate):,} ({len(evaluate) - 1:,} tokens) to evaluate on",
+            "blocks": f"{len(blocks[0]):,} and {len(blocks[1]):,} of {size} tokens, across documents",
+        }
+        return BlockData(
+            train=blocks[0],
+            evaluate=blocks[1],
+            files=self.files,
+            workers=self.config.workers,
+            summary=self.summary | summary,
+        )
 
 
 def texts_of(documents: Any) -> Iterator[str]:

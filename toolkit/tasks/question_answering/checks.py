@@ -43,6 +43,14 @@ class QuestionSet:
     def __len__(self) -> int:
         return len(self.questions)
 
+    def context(self, number: int) -> str:
+        """Return the context of a question."""
+        return self.contexts[self.context_of[number]]
+
+    def named(self, numbers: Sequence[int]) -> str:
+        """Return how a message names these questions: how many they are, and where the first stand in the data."""
+        return named_places([self.places[number] for number in numbers])
+
     def take(self, numbers: Array, name: str) -> "QuestionSet":
         """Return these questions, in this order, with the contexts that they need."""
         chosen = numbers.tolist()

@@ -14,11 +14,10 @@ from toolkit.data.config import DataConfig, embedded_splits, split_rows
 from toolkit.data.labels import Array
 from toolkit.errors import UserError
 from toolkit.sample_data.questions import questions_on_source
+from toolkit.task import TaskData
 from toolkit.tasks.question_answering.checks import Checked, QuestionSet, check_questions
 from toolkit.tasks.question_answering.layouts import QuestionColumns, raw_questions
 from toolkit.tasks.question_answering.windows import QuestionWindows, WindowSize, question_windows
-
-__all__ = ["QuestionData", "QuestionWindows", "Questions"]
 
 USUAL_LENGTH = 384
 """Tokens of a window where data.max_length says nothing."""
@@ -123,15 +122,23 @@ class QuestionData(DataConfig):
         return WindowSize(length, stride)
 
 
+@dataclass(frozen=True, kw_only=True)
+class QuestionWindowData(TaskData):
+    """The data of a task that answers questions."""
+
+    train: QuestionWindows
+    evaluate: QuestionWindows
+
+
 @dataclass(frozen=True)
 class Questions:
     """Training and evaluation questions."""
 
     train: QuestionSet
     evaluate: QuestionSet
-    data: QuestionData
+    config: QuestionData
     summary: dict[str, str]
-    """Lines for the plan; `windows` adds one on the lengths."""
+    """Lines for the plan."""
     files: tuple[Path, ...] = ()
     """The local files that were read."""
 
@@ -150,13 +157,13 @@ class Questions:
         yield from self.train.contexts
         yield from self.train.questions
 
-    def windows(self, tokenizer: Any) -> tuple[QuestionWindows, QuestionWindows]:
-        """Return the windows to train and to evaluate on.
+    def tokenize(self, tokenizer: Any) -> QuestionWindowData:
+        """Return the questions as windows of tokens.
 
         Raises:
             UserError: the tokenizer does not say which characters a token stands for, or a question fills the window.
         """
-        size = self.data.window(tokenizer)
+        size, max_tokens = self.config.window(tokenizer), self.config.longest_answer
         parts: list[QuestionWindows] = []
         problems: list[str] = []
         for questions in (self.train, self.evaluate):
@@ -167,19 +174,24 @@ class Questions:
         if problems:
             raise UserError(*dict.fromkeys(problems))
         train, evaluate = parts
-        longer = sum(part.windowed for part in parts)
-        self.summary["windows"] = (
-            f"{len(train):,} to train on, {len(evaluate):,} to evaluate on, of at most {size.length} tokens; {longer:,} of "
-            f"{len(self.train) + len(self.evaluate):,} questions have several, which share {size.stride} tokens of the context"
-        )
-        if unreachable := train.out_of_reach(self.data.longest_answer) + evaluate.out_of_reach(
-            self.data.longest_answer
-        ):
-            self.summary["long answers"] = (
-                f"{unreachable:,} questions have an answer that is longer than data.longest_answer, "
-                f"{self.data.longest_answer} tokens, or than what two windows share"
+        several = sum(part.windowed for part in parts)
+        summary = {
+            "windows": f"{len(train):,} to train on, {len(evaluate):,} to evaluate on, of at most {size.max_length} "
+            f"tokens; {several:,} of {len(self.train) + len(self.evaluate):,} questions have several, which share "
+            f"{size.stride} tokens of the context"
+        }
+        if unreachable := sum(part.out_of_reach(max_tokens) for part in parts):
+            summary["long answers"] = (
+                f"{unreachable:,} questions have an answer that is longer than data.longest_answer, {max_tokens} tokens, "
+                "or than what two windows share"
             )
-        return train, evaluate
+        return QuestionWindowData(
+            train=train,
+            evaluate=evaluate,
+            files=self.files,
+            workers=self.config.workers,
+            summary=self.summary | summary,
+        )
 
     def guesses(self) -> list[str]:
         """Return what can be answered to the evaluation questions without reading their contexts.

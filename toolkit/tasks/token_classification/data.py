@@ -16,7 +16,7 @@ from toolkit.data.texts import SHOWN, listed, row_numbers
 from toolkit.errors import UserError
 from toolkit.sample_data.code_tokens import code_tokens
 from toolkit.tasks.token_classification.files import read_tag_files, with_columns
-from toolkit.tasks.token_classification.reading import TaggedRows, read_rows
+from toolkit.tasks.token_classification.rows import TaggedRows, read_rows
 from toolkit.tasks.token_classification.schemes import (
     MARKED,
     OUTSIDE,
@@ -118,7 +118,7 @@ class TaggedTexts(DataConfig):
         counts = [f"{len(rows):,} with {len(rows.tags):,} words" for rows in splits]
         summary["sentences"] = f"{counts[0]} to train on, {counts[1]} to evaluate on"
         summary["tags"] = _tags_line(kind, splits[0])
-        return TaggedSentences(kind, names, splits[0], splits[1], self.max_length, self.overlap, summary, read.files)
+        return TaggedSentences(kind, names, splits[0], splits[1], self, summary, read.files)
 
     def _rows(self) -> "Splits":
         if self.embedded:

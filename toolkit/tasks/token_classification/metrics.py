@@ -1,42 +1,52 @@
-"""Metrics for tagged words: one prediction and one reference, each a list of tags, for a sentence."""
+"""Metrics for tagged words: predictions and references are lists of tags, one list for each sentence."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import chain
 
 from toolkit.extras import require
 
-if TYPE_CHECKING:
-    import evaluate
+Tags = Sequence[Sequence[str]]
+
+SCORES = {"f1": "f1-score", "precision": "precision", "recall": "recall"}
+"""The name of each score here, and in a report of seqeval."""
 
 
-def tag_metrics(kind: str) -> list[Callable[..., "evaluate.Metric"]]:
-    """Return the makers of the metrics for tags of a kind, bio or plain; raises UserError if a package is missing."""
+def tag_metrics(kind: str) -> list[Callable[[Tags, Tags], dict[str, float]]]:
+    """Return the metrics for tags of a kind, bio or plain; raises UserError if a package is missing."""
     if kind != "bio":
         return [word_accuracy, word_macro_f1]
     require("seqeval.metrics", "tag", "entity F1")
     return [entity_f1, word_accuracy]
 
 
-def entity_f1(**options: Any) -> "evaluate.Metric":
-    """Precision, recall and F1 of whole entities, overall and for each type, as the script `conlleval` counts them.
+def entity_f1(predictions: Tags, references: Tags) -> dict[str, float]:
+    """Return precision, recall and F1 of whole entities, overall and for each type, as the script `conlleval` does.
 
-    An entity is right if its first word, its last word and its type are. An I-x that continues nothing begins an entity, as in
-    seqeval's default mode (not its strict one).
+    An entity is right if its first word, its last word and its type are. An I-x that continues nothing begins an entity,
+    as in seqeval's default mode (not its strict one).
     """
-    from toolkit.tasks.token_classification import metric_classes
+    seqeval = require("seqeval.metrics", "tag", "entity F1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of types that were never predicted: their precision is 0 here
+        report = seqeval.classification_report(references, predictions, output_dict=True, zero_division=0)
+    overall = report.pop("micro avg", {"f1-score": 0.0, "precision": 0.0, "recall": 0.0})
+    # A type that is only predicted would come and go between evaluations; it counts in the overall scores.
+    types = {kind: of for kind, of in report.items() if not kind.endswith(" avg") and of["support"]}
+    scores = {f"entity_{short}": float(overall[name]) for short, name in SCORES.items()}
+    return scores | {f"{short}_{kind}": float(of[name]) for kind, of in types.items() for short, name in SCORES.items()}
 
-    return metric_classes.EntityF1(**options)
+
+def word_accuracy(predictions: Tags, references: Tags) -> dict[str, float]:
+    """Return the share of words whose tag is right."""
+    from sklearn.metrics import accuracy_score
+
+    return {"accuracy": float(accuracy_score(list(chain(*references)), list(chain(*predictions))))}
 
 
-def word_accuracy(**options: Any) -> "evaluate.Metric":
-    """Share of words whose tag is right."""
-    from toolkit.tasks.token_classification import metric_classes
+def word_macro_f1(predictions: Tags, references: Tags) -> dict[str, float]:
+    """Return the F1 of each tag over words, averaged over the tags that occur in references or predictions."""
+    from sklearn.metrics import f1_score
 
-    return metric_classes.WordAccuracy(**options)
-
-
-def word_macro_f1(**options: Any) -> "evaluate.Metric":
-    """F1 of each tag over words, averaged over the tags that occur."""
-    from toolkit.tasks.token_classification import metric_classes
-
-    return metric_classes.WordMacroF1(**options)
+    wanted, predicted = list(chain(*references)), list(chain(*predictions))
+    return {"macro_f1": float(f1_score(wanted, predicted, average="macro", zero_division=0))}

@@ -4,20 +4,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from toolkit.data.texts import row_numbers
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
-from toolkit.task import Postprocessed
-from toolkit.tasks.token_classification.reading import TaggedRows
+from toolkit.task import Postprocessed, TaskData
+from toolkit.tasks.token_classification.rows import TaggedRows
 from toolkit.tasks.token_classification.schemes import OUTSIDE, Kind, entities
-from toolkit.tasks.token_classification.windows import TaggedWindows, frame_of, tokenize_words, words_digest
+from toolkit.tasks.token_classification.windows import TaggedWindows, added_tokens, tokenize_words, words_digest
+
+if TYPE_CHECKING:
+    from toolkit.tasks.token_classification.data import TaggedTexts
 
 USUAL_LENGTH = 512
 """Tokens of a window where neither the configuration nor the tokenizer knows a limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedData(TaskData):
+    """The data of a task that tags words."""
+
+    train: TaggedWindows
+    evaluate: TaggedWindows
 
 
 @dataclass(frozen=True)
@@ -29,10 +40,9 @@ class TaggedSentences:
     """The name of each tag id."""
     train: TaggedRows
     evaluate: TaggedRows
-    max_length: int | None
-    overlap: int | None
+    config: "TaggedTexts"
     summary: dict[str, str]
-    """Lines for the plan; `tokenize` adds some on windows and words."""
+    """Lines for the plan."""
     files: tuple[Path, ...] = ()
     """The local files that were read."""
 
@@ -54,65 +64,70 @@ class TaggedSentences:
             return OUTSIDE
         return self.labels[int(np.bincount(self.train.tags, minlength=len(self.labels)).argmax())]
 
-    def tokenize(self, tokenizer: Any) -> tuple[TaggedWindows, TaggedWindows]:
-        """Return the training and the evaluation sentences as windows of token ids.
+    def tokenize(self, tokenizer: Any) -> TaggedData:
+        """Return the sentences as windows of tokens.
 
-        Raises UserError if a window would hold nothing or more than the model takes, or if words are longer than a window and
-        data.max_length does not ask to cut them.
+        Raises:
+            UserError: a window would hold nothing or more than the model takes, or words are longer than a window and
+                data.max_length does not ask to truncate them.
         """
-        length, overlap = self._sizes(tokenizer)
-        digests = (self.training_digest, words_digest(self.evaluate))
-        splits = (self.train, self.evaluate)
-        train, evaluate = (
-            tokenize_words(rows, tokenizer, length, overlap, digest)
-            for rows, digest in zip(splits, digests, strict=True)
-        )
-        room = length - added_tokens(tokenizer)
-        problems, cut, lost, several = [], 0, 0, 0
-        for windows in (train, evaluate):
+        max_length, overlap = self._sizes(tokenizer)
+        room = max_length - added_tokens(tokenizer)
+        parts, problems, truncated = [], [], 0
+        for rows, digest in ((self.train, self.training_digest), (self.evaluate, words_digest(self.evaluate))):
+            parts.append(windows := tokenize_words(rows, tokenizer, max_length, overlap, digest))
             long = np.flatnonzero(windows.longest > room)
-            if len(long) and self.max_length is None:
+            truncated += len(long)
+            if len(long) and self.config.max_length is None:
                 problems.append(
-                    f"{windows.rows.name}: a word of more tokens than the model takes at once ({room}; the longest has "
-                    f"{windows.longest.max():,}) in {row_numbers(windows.rows.rows[long])}; correct these words, or keep the first "
-                    f"tokens of each with --data.max_length {length}"
+                    f"{rows.name}: a word of more tokens than the model takes at once ({room}; the longest has "
+                    f"{windows.longest.max():,}) in {row_numbers(rows.rows[long])}; correct these words, or keep the "
+                    f"first tokens of each with --data.max_length {max_length}"
                 )
-            cut += len(long)
-            lost += int(windows.lost.sum())
-            several += int((np.bincount(windows.sentence) > 1).sum())
         if problems:
             raise UserError(*problems)
-        total = len(train) + len(evaluate)
-        line = f"{total:,} of at most {length} tokens; {several:,} sentences need several, which share {overlap} tokens"
-        self.summary["windows"] = line + (f"; {cut:,} sentences have a word that is cut to a window" if cut else "")
-        if lost:
-            self.summary["unreadable"] = (
-                f"{lost:,} words that the tokenizer makes nothing of: no loss, and always predicted as {self.commonest!r}"
+        several = sum(int((np.bincount(windows.sentence) > 1).sum()) for windows in parts)
+        summary = {
+            "windows": f"{sum(map(len, parts)):,} of at most {max_length} tokens; {several:,} sentences need several, "
+            f"which share {overlap} tokens"
+        }
+        if truncated:
+            summary["windows"] += f"; {truncated:,} sentences have a word that is cut to a window"
+        if lost := sum(int(windows.lost.sum()) for windows in parts):
+            summary["unreadable"] = (
+                f"{lost:,} words that the tokenizer makes nothing of: no loss, and always predicted as "
+                f"{self.commonest!r}"
             )
-        return train, evaluate
+        return TaggedData(
+            train=parts[0],
+            evaluate=parts[1],
+            files=self.files,
+            workers=self.config.workers,
+            summary=self.summary | summary,
+        )
 
     def _sizes(self, tokenizer: Any) -> tuple[int, int]:
         """Return the tokens of a window, and those that neighbours share."""
         limit = int(tokenizer.model_max_length)
         known = limit < 10**9  # a tokenizer that knows no limit says 10**30
-        length = self.max_length or (limit if known else USUAL_LENGTH)
+        max_length = self.config.max_length or (limit if known else USUAL_LENGTH)
         added = added_tokens(tokenizer)
-        if known and length > limit:
+        if known and max_length > limit:
             raise UserError(
-                f"data.max_length is {length}, but the model takes at most {limit} tokens; give {limit} or less"
+                f"data.max_length is {max_length}, but the model takes at most {limit} tokens; give {limit} or less"
             )
-        if length <= added:
+        if max_length <= added:
             raise UserError(
-                f"data.max_length is {length}, and the tokenizer adds {added} tokens of its own to each window, so that "
-                f"nothing would be left; give at least {added + 1}"
+                f"data.max_length is {max_length}, and the tokenizer adds {added} tokens of its own to each window, so "
+                f"that nothing would be left; give at least {added + 1}"
             )
-        overlap = length // 4 if self.overlap is None else self.overlap
-        room = length - added
-        if self.overlap is not None and overlap >= room:
+        room, overlap = max_length - added, self.config.overlap
+        if overlap is not None and overlap >= room:
             raise UserError(
-                f"data.overlap is {overlap}, but a window has room for {room} token{'s' * (room > 1)}; give less than that, or null for a quarter"
+                f"data.overlap is {overlap}, but a window has room for {room} token{'s' * (room > 1)}; give less than "
+                "that, or null for a quarter"
             )
-        return length, min(overlap, room - 1)
+        return max_length, min(max_length // 4 if overlap is None else overlap, room - 1)
 
     def postprocess(self, windows: TaggedWindows, predictions: Mapping[int, Any]) -> Postprocessed:
         """Return tags by sentence, and how sure the model is of them.
@@ -124,36 +139,24 @@ class TaggedSentences:
         tags = np.full(len(rows.tags), self.labels.index(self.commonest), dtype=np.int64)
         sure = np.full(len(tags), np.nan)  # stays so for words that the tokenizer makes nothing of
         for window, (predicted, probable) in predictions.items():
-            words = rows.starts[windows.sentence[window]] + windows.words(window)
+            words = windows.words(window)
             tags[words], sure[words] = np.asarray(predicted, dtype=np.int64), probable
         inside = [slice(first, last) for first, last in zip(rows.starts[:-1], rows.starts[1:], strict=True)]
-        wanted = [names[rows.tags[one]].tolist() for one in inside]
+        references = [names[rows.tags[one]].tolist() for one in inside]
         known = [one[~np.isnan(one)] for one in (sure[words] for words in inside)]
         scores = [{"lowest": float(one.min()), "mean": float(one.mean())} if len(one) else {} for one in known]
-        baseline = [[self.commonest] * len(one) for one in wanted]
-        return Postprocessed([names[tags[one]].tolist() for one in inside], wanted, baseline, scores)
+        baseline = [[self.commonest] * len(one) for one in references]
+        return Postprocessed([names[tags[one]].tolist() for one in inside], references, baseline, scores)
 
-    def show(self, sentence: int, predicted: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:
+    def show(self, sentence: int, predicted: Sequence[str], expected: Sequence[str]) -> dict[str, Any]:
         """Return what a reader sees of an evaluated sentence: its entities, or its words with their tags."""
         words = self.evaluate.words[sentence]["tokens"]
-        row = int(self.evaluate.rows[sentence]) + 1
+        shown = {"row": int(self.evaluate.rows[sentence]) + 1, "text": " ".join(words)}
         if self.kind == "bio":
-            return {
-                "row": row,
-                "text": " ".join(words),
-                "predicted": entities(words, predicted),
-                "expected": entities(words, wanted),
-            }
-        pairs = list(zip(words, predicted, wanted, strict=True))
-        wrong = [f"{word} is {expected}, not {tag}" for word, tag, expected in pairs if tag != expected]
+            return {**shown, "predicted": entities(words, predicted), "expected": entities(words, expected)}
+        tagged = list(zip(words, predicted, expected, strict=True))
         return {
-            "row": row,
-            "text": " ".join(words),
-            "predicted": " ".join(f"{word}/{tag}" for word, tag, _ in pairs),
-            "wrong": wrong,
+            **shown,
+            "predicted": " ".join(f"{word}/{tag}" for word, tag, _ in tagged),
+            "wrong": [f"{word} is {right}, not {tag}" for word, tag, right in tagged if tag != right],
         }
-
-
-def added_tokens(tokenizer: Any) -> int:
-    """Return the number of special tokens that a window gets."""
-    return len(frame_of(tokenizer)[0]["input_ids"]) - 1
