@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from toolkit.losses import NOT_COUNTED
+from toolkit.metrics import Scores
 from toolkit.tasks.language_modeling.blocks import Blocks
+from toolkit.tasks.language_modeling.models import Objective
 from toolkit.tasks.language_modeling.stream import Stream
 
 SHOWN = 24
@@ -20,13 +22,13 @@ LARGEST = 700
 """The exponential of more than this is no number any more."""
 
 
-def token_accuracy(predictions: Any, references: Any) -> dict[str, float]:
+def token_accuracy(predictions: Any, references: Any) -> Scores:
     """Return the share of tokens that are the model's best guess, given what `guesses` and `truths` return."""
-    right, all_ = (sum(int(row[0]) for row in rows) for rows in (predictions, references))
-    return {"accuracy": right / all_} if all_ else {}
+    right, every = (sum(int(row[0]) for row in rows) for rows in (predictions, references))
+    return {"accuracy": right / every} if every else {}
 
 
-def scores_of(loss: float, units: int, size: int | None) -> dict[str, float]:
+def scores_of(loss: float, units: int, size: int | None) -> Scores:
     """Return perplexity and, where the predicted text has a `size` in bytes, bits per byte.
 
     `loss` is the mean over `units` in nats. The bits of all tokens, those that end documents included, are divided by
@@ -38,7 +40,7 @@ def scores_of(loss: float, units: int, size: int | None) -> dict[str, float]:
     return scores
 
 
-def unigram_scores(train: Stream, evaluate: Stream, tokenizer: Any, objective: str) -> dict[str, float]:
+def unigram_scores(train: Stream, evaluate: Stream, tokenizer: Any, objective: Objective) -> Scores:
     """Return the scores of a model that knows only how frequent each token is in the training data, plus one for each.
 
     For the masked objective they are those of all tokens that could be hidden, which is what the hidden ones have on
@@ -80,7 +82,7 @@ def places_shown(labels: torch.Tensor) -> torch.Tensor:
     return F.pad(last, (SHOWN - last.shape[1], 0), value=-1)
 
 
-def show_guesses(blocks: Blocks, tokenizer: Any, objective: str) -> Callable[[int, Any, Any], Mapping[str, Any]]:
+def show_guesses(blocks: Blocks, tokenizer: Any, objective: Objective) -> Callable[[int, Any, Any], Mapping[str, Any]]:
     """Return a task's `show`: a part of a text, what really stands there, and what the model takes for most likely.
 
     For the causal objective these are the last tokens of a block, each guessed from the true text before it. For the

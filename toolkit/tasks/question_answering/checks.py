@@ -45,7 +45,7 @@ class QuestionSet:
 
     def context(self, number: int) -> str:
         """Return the context of a question."""
-        return self.contexts[self.context_of[number]]
+        return self.contexts[int(self.context_of[number])]
 
     def named(self, numbers: Sequence[int]) -> str:
         """Return how a message names these questions: how many they are, and where the first stand in the data."""

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from toolkit.metrics import Scores
+
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def answer_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+def answer_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
     """Return the share of exact answers and the F1 of their words, both the best over a question's references.
 
     A prediction is a text, empty for "there is no answer"; a reference is a list of texts, empty where there is none.

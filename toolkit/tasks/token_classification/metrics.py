@@ -1,18 +1,20 @@
 """Metrics for tagged words: predictions and references are lists of tags, one list for each sentence."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 from toolkit.extras import require
+from toolkit.metrics import Scores
+from toolkit.task import Metric
 
 Tags = Sequence[Sequence[str]]
 
-SCORES = {"f1": "f1-score", "precision": "precision", "recall": "recall"}
+NAMES = {"f1": "f1-score", "precision": "precision", "recall": "recall"}
 """The name of each score here, and in a report of seqeval."""
 
 
-def tag_metrics(kind: str) -> list[Callable[[Tags, Tags], dict[str, float]]]:
+def tag_metrics(kind: str) -> list[Metric]:
     """Return the metrics for tags of a kind, bio or plain; raises UserError if a package is missing."""
     if kind != "bio":
         return [word_accuracy, word_macro_f1]
@@ -20,11 +22,11 @@ def tag_metrics(kind: str) -> list[Callable[[Tags, Tags], dict[str, float]]]:
     return [entity_f1, word_accuracy]
 
 
-def entity_f1(predictions: Tags, references: Tags) -> dict[str, float]:
+def entity_f1(predictions: Tags, references: Tags) -> Scores:
     """Return precision, recall and F1 of whole entities, overall and for each type, as the script `conlleval` does.
 
-    An entity is right if its first word, its last word and its type are. An I-x that continues nothing begins an entity,
-    as in seqeval's default mode (not its strict one).
+    An entity is right if its first word, its last word and its type are. An I-x that continues nothing begins an
+    entity, as in seqeval's default mode (not its strict one).
     """
     seqeval = require("seqeval.metrics", "tag", "entity F1")
     with warnings.catch_warnings():
@@ -33,18 +35,18 @@ def entity_f1(predictions: Tags, references: Tags) -> dict[str, float]:
     overall = report.pop("micro avg", {"f1-score": 0.0, "precision": 0.0, "recall": 0.0})
     # A type that is only predicted would come and go between evaluations; it counts in the overall scores.
     types = {kind: of for kind, of in report.items() if not kind.endswith(" avg") and of["support"]}
-    scores = {f"entity_{short}": float(overall[name]) for short, name in SCORES.items()}
-    return scores | {f"{short}_{kind}": float(of[name]) for kind, of in types.items() for short, name in SCORES.items()}
+    scores = {f"entity_{short}": float(overall[name]) for short, name in NAMES.items()}
+    return scores | {f"{short}_{kind}": float(of[name]) for kind, of in types.items() for short, name in NAMES.items()}
 
 
-def word_accuracy(predictions: Tags, references: Tags) -> dict[str, float]:
+def word_accuracy(predictions: Tags, references: Tags) -> Scores:
     """Return the share of words whose tag is right."""
     from sklearn.metrics import accuracy_score
 
     return {"accuracy": float(accuracy_score(list(chain(*references)), list(chain(*predictions))))}
 
 
-def word_macro_f1(predictions: Tags, references: Tags) -> dict[str, float]:
+def word_macro_f1(predictions: Tags, references: Tags) -> Scores:
     """Return the F1 of each tag over words, averaged over the tags that occur in references or predictions."""
     from sklearn.metrics import f1_score
 

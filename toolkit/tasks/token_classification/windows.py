@@ -181,9 +181,7 @@ def added_tokens(tokenizer: Any) -> int:
     return len(frame_of(tokenizer)[0]["input_ids"]) - 1
 
 
-def tokenize_words(
-    rows: TaggedRows, tokenizer: Any, max_length: int, overlap: int, words_digest: str
-) -> TaggedWindows:
+def tokenize_words(rows: TaggedRows, tokenizer: Any, max_length: int, overlap: int, words_digest: str) -> TaggedWindows:
     """Return the windows of sentences: at most `max_length` tokens with special ones, of which neighbours share `overlap`.
 
     A word with more tokens than a window has room for keeps the first of them. About 0.2 ms a sentence the first time,
