@@ -17,7 +17,7 @@ from toolkit.data.columns import find_column, plain_name
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
 from toolkit.data.label_reading import is_list, is_text
 from toolkit.data.labels import Array
-from toolkit.data.texts import row_numbers
+from toolkit.data.reading import row_numbers
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 from toolkit.models.tokenizer import CAUSAL, EmbeddedTokenizer

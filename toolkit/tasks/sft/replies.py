@@ -12,7 +12,7 @@ import torch
 
 from toolkit.config.schema import at_least
 from toolkit.data.labels import Array
-from toolkit.data.texts import row_numbers
+from toolkit.data.reading import row_numbers
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 from toolkit.task import Batch, Metric, Postprocessed
