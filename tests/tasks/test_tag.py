@@ -17,7 +17,7 @@ from toolkit.data.conll import conll_table
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 from toolkit.tasks.token_classification.data import TaggedTexts
-from toolkit.tasks.token_classification.schemes import broken_starts, entities, kind_of_tags, repaired
+from toolkit.tasks.token_classification.tags import broken_starts, entities, kind_of_tags, repaired
 from toolkit.tasks.token_classification.windows import frame_of, prepare_for_words, tokens_of_words, windows_of
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tag.py"
@@ -457,7 +457,8 @@ def test_rows_that_are_not_whole(tmp_path: Path) -> None:
     assert "a word without a tag in column 'tags' in 1 row (number 6," in said
     read = TaggedTexts(train=str(data), eval=str(data), drop_invalid=True).read()
     assert read.train.rows.tolist() == [0, 6, 7]
-    assert read.summary["dropped, training data"] == "5 rows with words or tags missing"
+    dropped = "rows with words or tags missing: 5 of the training data and 5 of the evaluation data"
+    assert read.summary["dropped"] == dropped
 
 
 def test_an_entity_that_starts_inside(tag: ModuleType, tmp_path: Path) -> None:

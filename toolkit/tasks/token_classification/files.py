@@ -9,7 +9,6 @@ from toolkit.data.conll import conll_table, read_conll
 from toolkit.data.content import refuse_foreign
 from toolkit.data.discovery import is_file, named_files
 from toolkit.data.files import PACKED, FileOptions, format_of
-from toolkit.data.reading import listed
 from toolkit.data.text import told
 from toolkit.errors import UserError
 
@@ -42,17 +41,6 @@ def read_tag_files(data: DataConfig) -> "Splits":
     held = _read(evaluate, options)
     origin = f"{found.origin}; evaluation: {held.origin}"
     return Splits(found.train, held.train, origin, tuple(dict.fromkeys((*found.files, *held.files))))
-
-
-def with_columns(name: str, table: Any, words: str, tags: str) -> Any:
-    """Return a table if it has the columns that the training data has; raises UserError if not."""
-    missing = [column for column in (words, tags) if column not in table.column_names]
-    if missing:
-        raise UserError(
-            f"{name}: no column {listed(missing)}, which the training data has; the columns here are "
-            f"{listed(table.column_names)}: name them alike in both"
-        )
-    return table
 
 
 def _is_odd(path: Path | None) -> bool:

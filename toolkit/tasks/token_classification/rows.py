@@ -1,14 +1,14 @@
 """Words and their tags as they come in two columns of lists, and what can be wrong with them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from toolkit.data.label_reading import codes_of, column_of, is_list, is_text
 from toolkit.data.labels import UNKNOWN, Array, starts_of
-from toolkit.data.reading import row_numbers
+from toolkit.data.reading import Checked, checked_rows
 from toolkit.errors import UserError
 
 
@@ -51,10 +51,6 @@ class TaggedRows:
         table = np.array([*(ids.get(name, UNKNOWN) for name in called or self.names), UNKNOWN], dtype=np.int64)
         return TaggedRows(self.name, self.words, self.starts, table[self.tags], list(names), True, self.rows)
 
-    def retagged(self, tags: Array) -> "TaggedRows":
-        """Return the same words with other codes."""
-        return replace(self, tags=tags)
-
     def rows_with(self, words: Array) -> Array:
         """Return the numbers, in the data, of the rows that have at least one of the words marked in a flat array."""
         found = np.unique(np.searchsorted(self.starts, np.flatnonzero(words), side="right") - 1)
@@ -65,10 +61,11 @@ class TaggedRows:
         return [self.names[code] for code in np.unique(self.tags).tolist()]
 
 
-def read_rows(name: str, table: Any, words: str, tags: str) -> tuple[TaggedRows, list[str]]:
-    """Return the rows of a table that have words and as many tags, and what is wrong with the others, a sentence each.
+def read_rows(name: str, table: Any, words: str, tags: str) -> Checked[TaggedRows]:
+    """Return the rows of a table that have words and as many tags, and what is wrong with the others.
 
-    Raises UserError if a column holds something else.
+    Raises:
+        UserError: a column holds something else.
     """
     import datasets
     import pyarrow as pa
@@ -77,34 +74,25 @@ def read_rows(name: str, table: Any, words: str, tags: str) -> tuple[TaggedRows,
     word_lists, tag_lists = _lists(name, table, words, "tokens"), _lists(name, table, tags, "tags")
     if not is_text(word_lists.type.value_type):
         raise UserError(
-            f"{name}: the column {words!r} holds {word_lists.type}, not lists of words; give another one with --data.tokens COLUMN"
+            f"{name}: the column {words!r} holds {word_lists.type}, not lists of words; give another one with "
+            "--data.tokens COLUMN"
         )
-    feature = getattr(table.features[tags], "feature", None)
-    given = getattr(feature, "names", None)
+    given = getattr(getattr(table.features[tags], "feature", None), "names", None)
     missing = _null(word_lists) | _null(tag_lists)
     counts, tag_counts = _counts(word_lists), _counts(tag_lists)
-    empty = ~missing & (counts == 0) & (tag_counts == 0)
     uneven = ~missing & (counts != tag_counts)
     codes, names = codes_of(pc.list_flatten(tag_lists), given)
-    tagless = ~uneven & _any_in_row(codes == UNKNOWN, tag_counts)
-    wordless = ~uneven & _any_in_row(_null(pc.list_flatten(word_lists)), counts)
-    problems = []
-    for wrong, what in (
-        (missing, f"nothing in column {words!r} or {tags!r} in"),
-        (empty, f"an empty sentence in column {words!r} in"),
-        (uneven, _uneven(uneven, counts, tag_counts, words, tags)),
-        (wordless, f"a word that is null in column {words!r} in"),
-        (tagless, f"a word without a tag{' among those that the data names' if given else ''} in column {tags!r} in"),
-    ):
-        if wrong.any():
-            problems.append(
-                f"{name}: {what} {row_numbers(np.flatnonzero(wrong))}; correct them, or leave them out with --data.drop_invalid true"
-            )
-    valid = np.flatnonzero(~(missing | empty | uneven | tagless | wordless))
-    starts = starts_of(tag_counts)
+    unknown = f"a word without a tag{' among those that the data names' if given else ''} in column {tags!r}"
+    wrong = {
+        f"nothing in column {words!r} or {tags!r}": missing,
+        f"an empty sentence in column {words!r}": ~missing & (counts == 0) & (tag_counts == 0),
+        _uneven(uneven, counts, tag_counts, words, tags): uneven,
+        f"a word that is null in column {words!r}": ~uneven & _any_in_row(_null(pc.list_flatten(word_lists)), counts),
+        unknown: ~uneven & _any_in_row(codes == UNKNOWN, tag_counts),
+    }
     flat = datasets.Dataset(pa.table({"tokens": word_lists.cast(pa.list_(pa.string()))}))
-    rows = TaggedRows(name, flat, starts, codes, names, bool(given), np.arange(len(counts), dtype=np.int64))
-    return rows.take(valid), problems
+    numbers = np.arange(len(counts), dtype=np.int64)
+    return checked_rows(TaggedRows(name, flat, starts_of(tag_counts), codes, names, bool(given), numbers), wrong)
 
 
 def _lists(name: str, table: Any, column: str, flag: str) -> Any:
@@ -119,22 +107,23 @@ def _lists(name: str, table: Any, column: str, flag: str) -> Any:
     if is_list(array.type) and not pa.types.is_nested(array.type.value_type):
         return array.cast(pa.list_(array.type.value_type))
     raise UserError(
-        f"{name}: the column {column!r} holds {array.type}, not lists of words and tags; give another one with --data.{flag} COLUMN"
+        f"{name}: the column {column!r} holds {array.type}, not lists of words and tags; give another one with "
+        f"--data.{flag} COLUMN"
     )
 
 
 def _check_texts(name: str, column: str, texts: list[str | None]) -> None:
-    """Refuse a column of texts whose words were not joined by spaces: split there, they would be trained on without a word."""
+    """Refuse a column of texts whose words were not joined by spaces: split there, each would be one word."""
     written = [text.strip() for text in texts if text is not None and text.strip()]
     if written and all(text[0] == "[" and text[-1] == "]" for text in written):
         raise UserError(
-            f"{name}: the column {column!r} holds lists that were written as texts, such as {written[0][:40]!r}; write words "
-            "with spaces between them, or give json lines or parquet, which have lists"
+            f"{name}: the column {column!r} holds lists that were written as texts, such as {written[0][:40]!r}; write "
+            "words with spaces between them, or give json lines or parquet, which have lists"
         )
     if len(written) > 1 and not any(len(text.split()) > 1 for text in written):
         raise UserError(
-            f"{name}: no row of the column {column!r} has more than one word (the first is {written[0][:40]!r}); give a row for "
-            "each sentence, with spaces between its words, or a CoNLL file, which has a line for each word"
+            f"{name}: no row of the column {column!r} has more than one word (the first is {written[0][:40]!r}); give a "
+            "row for each sentence, with spaces between its words, or a CoNLL file, which has a line for each word"
         )
 
 
@@ -161,5 +150,5 @@ def _uneven(uneven: Array, counts: Array, tag_counts: Array, words: str, tags: s
     row = int(uneven.argmax())
     return (
         f"not as many tags in column {tags!r} as words in column {words!r} "
-        f"(the first such row has {counts[row]:,} words and {tag_counts[row]:,} tags) in"
+        f"(the first such row has {counts[row]:,} words and {tag_counts[row]:,} tags)"
     )
