@@ -1,4 +1,4 @@
-"""The recipe that answers questions: layouts, windows, spans, the rules of the scores, and the model as others use it."""
+"""The recipe that answers questions: layouts, windows, spans, the rules of the scores, and the model as it is used."""
 
 import importlib.util
 import json
@@ -62,7 +62,7 @@ def refusal(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> str:
 
 
 def published_words(text: str) -> str:
-    """The published normalisation, written down once more: lower case, punctuation, articles, white space, in this order."""
+    """The published normalisation, once more: lower case, punctuation, articles, white space, in this order."""
     text = "".join(sign for sign in text.lower() if sign not in set(string.punctuation))
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text, flags=re.UNICODE).split())
 
@@ -191,7 +191,7 @@ def test_whatever_is_wrong_with_rows_is_told_at_once(tmp_path: Path) -> None:
     # Left out, or mended, and counted.
     path = write_rows(tmp_path / "rows.jsonl", rows)
     left = QuestionData(train=str(path), drop_invalid=True, mend_answers=True).read()
-    assert left.summary["dropped"].startswith("5 ")
+    assert left.summary["dropped"] == "questions with something wrong about them: 5 of the training data"
     assert left.summary["mended"].startswith("1 ")
     assert len(left.train) + len(left.evaluate) == 9
 
@@ -381,7 +381,7 @@ def test_the_best_span_of_all_windows_is_the_answer(tmp_path: Path, tokens: Any)
     assert answers[several] == context[begin:end]
     assert begin > 20
     assert [answers[number] for number in range(len(answers)) if number != several] == ["The"] * (len(answers) - 1)
-    # Where answers may lack: -8 beats -9, but by less than 2; for the one it is as likely as in its least willing window.
+    # Where answers may be missing: -8 beats -9, but by less than 2; "no answer" is as likely as in its unlikeliest window.
     answers, places, *_ = best_answers(windows, predictions, missing=True, margin=0.0)
     assert [number for number, said in enumerate(answers) if said] == [several]
     assert places[several - 1].tolist() == [-1, -1]

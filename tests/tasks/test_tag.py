@@ -1,4 +1,4 @@
-"""Tagging words, from CoNLL files and tables to a model that others load; windows, schemes, and everything that can be wrong."""
+"""Tagging words, from CoNLL files and tables to a model that others load; windows, schemes, and what can be wrong."""
 
 import importlib.util
 import json
@@ -529,7 +529,8 @@ def test_the_embedded_lines() -> None:
     ]
     assert found == [
         "import/keyword os/import ./operator path/import as/keyword p/import",
-        "def/keyword size/function (/operator name/parameter ,/operator least/parameter =/operator 0/number )/operator :/operator",
-        "return/keyword max/builtin (/operator os/variable ./operator stat/method (/operator name/variable ,/operator flag/argument "
-        "=/operator 1/number )/operator ./operator st_size/attribute ,/operator 'a'/string )/operator",
+        "def/keyword size/function (/operator name/parameter ,/operator least/parameter =/operator 0/number )/operator "
+        ":/operator",
+        "return/keyword max/builtin (/operator os/variable ./operator stat/method (/operator name/variable ,/operator "
+        "flag/argument =/operator 1/number )/operator ./operator st_size/attribute ,/operator 'a'/string )/operator",
     ]

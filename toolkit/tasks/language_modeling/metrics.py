@@ -76,7 +76,7 @@ def truths(labels: torch.Tensor) -> torch.Tensor:
 
 
 def places_shown(labels: torch.Tensor) -> torch.Tensor:
-    """Return the last labelled places of each block in ascending order, -1 before them where there are fewer: (blocks, 24)."""
+    """Return the last labelled places of each block, ascending, -1 before them where there are fewer: (blocks, 24)."""
     count = torch.arange(1, labels.shape[1] + 1, device=labels.device)
     last = torch.where(labels != NOT_COUNTED, count, 0).topk(min(SHOWN, labels.shape[1]), dim=1).values.flip(1) - 1
     return F.pad(last, (SHOWN - last.shape[1], 0), value=-1)

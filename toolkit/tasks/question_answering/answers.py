@@ -41,8 +41,8 @@ def best_spans(model: torch.nn.Module, batch: Batch, max_tokens: int) -> torch.T
     """Return for each window its best span of at most `max_tokens` tokens: (windows, 4).
 
     The four are the first and the last token of the span, counted from the first token of the window; the logarithm of
-    its probability; and that of "not in here". Memory: windows x tokens x `max_tokens` numbers, or tokens where they are
-    fewer.
+    its probability; and that of "not in here". Memory: windows x tokens x `max_tokens` numbers, or tokens where they
+    are fewer.
     """
     start, end = log_probabilities(model, batch)
     first = batch["first"].unsqueeze(1)
@@ -109,7 +109,7 @@ def best_answers(windows: QuestionWindows, predictions: Mapping[int, Any], missi
 def postprocess_answers(
     windows: QuestionWindows, missing: bool, margin: float, guesses: list[str]
 ) -> Callable[[Mapping[int, Any]], Postprocessed]:
-    """Return a task's `postprocess`: answers, the references, and as a baseline what can be guessed of each question."""
+    """Return a task's `postprocess`: answers, references, and as a baseline what can be guessed of each question."""
 
     def postprocess(predictions: Mapping[int, Any]) -> Postprocessed:
         found = best_answers(windows, predictions, missing, margin)

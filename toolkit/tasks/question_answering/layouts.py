@@ -81,8 +81,8 @@ def raw_questions(table: Any, given: QuestionColumns) -> tuple[Iterator[Raw], st
 def answers_in(cell: Any, start: Any = None) -> list[tuple[Any, Any]] | None:
     """Return the answers of a cell with their starts, None for those that have none; None for what is no answer.
 
-    A cell holds a text, a list of texts (`start` is then a list too, or None), a mapping of both lists, or a list of mappings
-    with "text" and "answer_start". Null and the empty text mean that there is no answer.
+    A cell holds a text, a list of texts (`start` is then a list too, or None), a mapping of both lists, or a list of
+    mappings with "text" and "answer_start". Null and the empty text mean that there is no answer.
     """
     match cell:
         case None:
@@ -158,7 +158,7 @@ def _nested(table: Any) -> Iterator[Raw]:
 
 
 def _objects(cell: Any) -> list[Mapping[str, Any]]:
-    """Return the objects of a list; what is no object, or no list, becomes one without anything, which the check refuses."""
+    """Return the objects of a list; what is no object, or no list, becomes an empty one, which the check refuses."""
     entries = cell if isinstance(cell, list) else [] if cell is None else [cell]
     return [entry if isinstance(entry, Mapping) else {} for entry in entries]
 

@@ -21,8 +21,8 @@ AT_ONCE = 500
 """Questions that are tokenized, or windows whose offsets are read, at one time."""
 EXTRA = ("begins", "ends", "context", "labels", "question")
 """Columns of a window next to the model's inputs: of each token of the context where its characters begin and end; the
-first token of the context in the window and the first after it; the first and the last token of the answer, both 0 where
-the answer is not in the window; the number of the question and the tokens of its answer."""
+first token of the context in the window and the first after it; the first and the last token of the answer, both 0
+where the answer is not in the window; the number of the question and the tokens of its answer."""
 NOT_INPUTS = ("context", "first", "labels")
 """What a batch holds next to the model's inputs: `context`, bool (windows, tokens), the tokens of the context; `first`,
 int64 (windows), the place of the first token; `labels`, int64 (windows, 2), the first and last token of the answer."""
@@ -61,7 +61,7 @@ class QuestionWindows:
         return len(self._lengths)
 
     def fetch(self, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """Return samples: what the tokenizer made of a window, the place of the context, and of the answer ("labels")."""
+        """Return samples: what the tokenizer made of a window, the places of context and answer ("labels")."""
         if not len(ids):
             return []
         columns: dict[str, list[Any]] = self._samples[np.asarray(ids).tolist()]
@@ -81,7 +81,7 @@ class QuestionWindows:
         return int((np.bincount(self.question_of) > 1).sum())
 
     def out_of_reach(self, max_tokens: int) -> int:
-        """Return how many questions have an answer of more than `max_tokens` tokens, or one that is whole in no window."""
+        """Return how many questions have an answer of more than `max_tokens` tokens, or one that no window holds."""
         answered = self._question[:, 1] > 0
         found = np.unique(self.question_of[answered & (self._labels[:, 0] > 0) & (self._question[:, 1] <= max_tokens)])
         return len(np.setdiff1d(self.question_of[answered], found))
@@ -116,8 +116,8 @@ def question_windows(questions: QuestionSet, tokenizer: Any, size: WindowSize) -
         )
     if tokenizer("a", "b").sequence_ids(0)[0] is not None:
         raise UserError(
-            f"the tokenizer ({kind}) puts no special token before the question, which is to stand for 'the answer is not "
-            "in this window'; give a model whose inputs begin with one, such as a BERT, RoBERTa or ModernBERT"
+            f"the tokenizer ({kind}) puts no special token before the question, which is to stand for 'the answer is "
+            "not in this window'; give a model whose inputs begin with one, such as a BERT, RoBERTa or ModernBERT"
         )
     key = digest_of("questions", FORMAT, questions.digest, tokenizer_digest(tokenizer), size.max_length, size.stride)
 
@@ -221,9 +221,9 @@ def _pairs(tokens: Any, column: str) -> Array:
 
 
 def pad_windows(tokenizer: Any) -> Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]:
-    """Return a collate function: windows to tensors of shape (windows, tokens of the longest), padded on the tokenizer's side.
+    """Return a collate function: windows to tensors of shape (windows, tokens of the longest).
 
-    Besides the model's inputs it makes what `NOT_INPUTS` names.
+    They are padded on the tokenizer's side. Besides the model's inputs there is what `NOT_INPUTS` names.
 
     Raises:
         UserError: the tokenizer has no padding token.

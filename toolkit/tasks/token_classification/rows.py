@@ -122,8 +122,8 @@ def _check_texts(name: str, column: str, texts: list[str | None]) -> None:
         )
     if len(written) > 1 and not any(len(text.split()) > 1 for text in written):
         raise UserError(
-            f"{name}: no row of the column {column!r} has more than one word (the first is {written[0][:40]!r}); give a "
-            "row for each sentence, with spaces between its words, or a CoNLL file, which has a line for each word"
+            f"{name}: no row of the column {column!r} has more than one word (the first is {written[0][:40]!r}); give "
+            "a row for each sentence, with spaces between its words, or a CoNLL file, which has a line for each word"
         )
 
 

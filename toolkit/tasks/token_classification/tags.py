@@ -1,8 +1,8 @@
 """Tags of words, what can be wrong with them, and their ids.
 
-Tags are plain, one class for each word, or BIO, which marks where entities begin and go on. In BIO (also called IOB2) the
-first word of a person is tagged B-person, each further one I-person, and a word outside of any entity O. Arrays here are
-flat: the tags of all sentences one after the other, and where each sentence starts.
+Tags are plain, one class for each word, or BIO, which marks where entities begin and go on. In BIO (also called IOB2)
+the first word of a person is tagged B-person, each further one I-person, and a word outside of any entity O. Arrays
+here are flat: the tags of all sentences one after the other, and where each sentence starts.
 """
 
 import re
@@ -111,8 +111,8 @@ def in_scheme(splits: Sequence[TaggedRows], asked: str, repair: bool) -> tuple[K
         if broken.any() and not repair:
             first = named.names[named.tags[int(broken.argmax())]]
             problems.append(
-                f"{rows.name}: {int(broken.sum()):,} words are tagged as inside of an entity that has not begun, such as "
-                f"{first!r}, in {row_numbers(named.rows_with(broken))}; correct them, or read them as beginnings with "
+                f"{rows.name}: {int(broken.sum()):,} words are tagged as inside of an entity that has not begun, such "
+                f"as {first!r}, in {row_numbers(named.rows_with(broken))}; correct them, or read them as beginnings with "
                 "--data.repair true (files in the scheme IOB1 have many)"
             )
         mended += int(broken.sum())
@@ -136,7 +136,7 @@ def tag_names(kind: Kind, rows: TaggedRows) -> list[str]:
 
 
 def names_for_head(names: list[str], saved: Sequence[str] | None) -> tuple[list[str], str]:
-    """Return the tags in the order of the model's own head, if it has one for the same tags, and a line for the plan."""
+    """Return the tags, in the order of the model's own head if that is for the same ones, and a line for the plan."""
     if saved is None:
         return names, f"new weights, {len(names)} tags"
     if sorted(saved) == sorted(names):

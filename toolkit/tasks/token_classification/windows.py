@@ -1,7 +1,7 @@
 """Sentences of words as windows of token ids: made once per machine, mapped into memory, padded to batches.
 
-A sentence that is too long for the model is not truncated: overlapping windows cover it, and each word belongs to the one
-in which it has the most context. The label of a word stands at the first of its tokens.
+A sentence that is too long for the model is not truncated: overlapping windows cover it, and each word belongs to the
+one in which it has the most context. The label of a word stands at the first of its tokens.
 """
 
 import json
@@ -84,8 +84,8 @@ def windows_of(counts: Array, room: int, overlap: int) -> tuple[list[tuple[int, 
         room: the most tokens of a window.
         overlap: the most tokens that two neighbours share, below `room`.
 
-    A window is the numbers of its first word and of the one after its last. A word belongs to the window in which it has
-    the most context on the side where it has less; where the sentence begins or ends nothing is missing.
+    A window is the numbers of its first word and of the one after its last. A word belongs to the window in which it
+    has the most context on the side where it has less; where the sentence begins or ends nothing is missing.
     """
     ends = np.cumsum(counts)
     begins = ends - counts
@@ -182,7 +182,7 @@ def added_tokens(tokenizer: Any) -> int:
 
 
 def tokenize_words(rows: TaggedRows, tokenizer: Any, max_length: int, overlap: int, words_digest: str) -> TaggedWindows:
-    """Return the windows of sentences: at most `max_length` tokens with special ones, of which neighbours share `overlap`.
+    """Return the windows of sentences, of at most `max_length` tokens with special ones; neighbours share `overlap`.
 
     A word with more tokens than a window has room for keeps the first of them. About 0.2 ms a sentence the first time,
     nothing from then on.
