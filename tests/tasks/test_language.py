@@ -51,7 +51,7 @@ def run(language: ModuleType, words: Sequence[str], folder: Path) -> Outcome:
 
 @pytest.fixture(scope="module")
 def causal(language: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """A causal run; its files lie beside its folder."""
+    """A causal run; its files lie next to its folder."""
     place = tmp_path_factory.mktemp("causal")
     return run(language, arguments(place), place / "run").done()
 
@@ -116,7 +116,7 @@ def test_a_long_document_is_tokenized_in_parts_as_it_would_be_whole(
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(causal.folder / "model")
-    # Most lines are followed by empty ones, which tokenizers join: between those there may be no cut.
+    # Most lines are followed by empty ones, which tokenizers join: between those no part may end.
     spaced = "".join(line + "\n" * (3 if number % 4 else 1) for number, line in enumerate(lines(60, 1).split("\n")))
     texts = [spaced, "a word without end" * 30, "x"]
     monkeypatch.setattr(block_stream, "PART", 200)

@@ -124,18 +124,18 @@ def _in_calls(texts: Iterable[str]) -> Iterator[list[tuple[str, bool]]]:
 def parts_of(text: str) -> Iterator[tuple[str, bool]]:
     """Yield a text in parts, each with whether it is the last.
 
-    They are cut where a line begins, so that nearly no tokenizer sees a difference to the whole text.
+    A part begins where a line does: to nearly every tokenizer that makes no difference to the whole text.
     """
     start = 0
     while len(text) - start > PART:
-        cut = _cut(text, start, start + PART)
-        yield text[start:cut], False
-        start = cut
+        end = _end_of_part(text, start, start + PART)
+        yield text[start:end], False
+        start = end
     yield text[start:], True
 
 
-def _cut(text: str, start: int, stop: int) -> int:
-    """Return the last place for a cut: after a single line end, or else after any, after a space, or anywhere."""
+def _end_of_part(text: str, start: int, stop: int) -> int:
+    """Return the last place where a part may end: after a single line end, or else any, or a space, or anywhere."""
     place = text.rfind("\n", start, stop)
     while place > start:
         # Tokenizers join white space to runs: an empty line would come out otherwise if it were divided.

@@ -33,7 +33,7 @@ class QuestionSet:
     """The number of a question's context."""
     ids: list[str]
     titles: list[str | None]
-    """The article that a question belongs to, if the data says it."""
+    """The article that a question belongs to, if the data names it."""
     questions: list[str]
     answers: list[list[str]]
     """The references; none where the question has no answer."""
@@ -208,7 +208,7 @@ def occurrences(text: str, context: str) -> list[int]:
 
 
 def named_places(places: Sequence[Place]) -> str:
-    """Say how many questions these are, and where the first stand."""
+    """Return how many questions these are, and where the first stand."""
     if all(len(place) == 1 for place in places):
         return row_numbers(np.array([place[0] - 1 for place in places], dtype=np.int64))
     named = "; ".join(

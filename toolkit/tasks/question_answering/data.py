@@ -20,7 +20,7 @@ from toolkit.tasks.question_answering.layouts import QuestionColumns, raw_questi
 from toolkit.tasks.question_answering.windows import QuestionWindows, WindowSize, question_windows
 
 USUAL_LENGTH = 384
-"""Tokens of a window where data.max_length says nothing."""
+"""Tokens of a window where data.max_length is null."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def answering_folder(
 
     Args:
         tokenizer: it is saved with the model.
-        data: says how contexts are cut and answers are chosen.
+        data: says how contexts are divided into windows and answers are chosen.
         missing: whether questions may have no answer.
     """
     size = data.window(tokenizer)

@@ -10,7 +10,7 @@ ROWS_AT_ONCE = 1000
 """Rows that are Python objects at one time."""
 ARTICLES_AT_ONCE = 10
 NESTED = "paragraphs"
-"""The column that tells the nested layout."""
+"""The column by which the nested layout is recognised."""
 
 QUESTION_NAMES = (("question",), ("query", "questions", "ask"))
 CONTEXT_NAMES = (("context",), ("passage", "paragraph", "document"), ("text", "source", "contexts"))
@@ -32,9 +32,9 @@ class Raw:
     question: Any
     context: Any
     answers: list[tuple[Any, Any]] | None
-    """Texts, and where each is said to start; None where the cell holds something else."""
+    """Texts, and the start that the data gives each; None where the cell holds something else."""
     impossible: bool | None
-    """Whether it is said to have no answer."""
+    """Whether the data marks it as without an answer; None where it does not say."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def answers_in(cell: Any, start: Any = None) -> list[tuple[Any, Any]] | None:
 
 
 def truth(cell: Any) -> bool | None:
-    """Return what a cell says: true or false, as such, as a number or as a word; None where it says nothing."""
+    """Return the truth value of a cell: true or false, a number or a word; None where it is empty."""
     if cell is None or cell == "":
         return None
     return cell.strip().lower() in ("true", "yes", "1") if isinstance(cell, str) else bool(cell)

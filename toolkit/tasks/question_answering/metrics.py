@@ -25,7 +25,7 @@ def answer_scores(predictions: Sequence[str], references: Sequence[Sequence[str]
     exact, f1 = np.array([best_scores(answer, known, missing) for answer, known in pairs]).T
     scores = {"exact_match": float(exact.mean()), "f1": float(f1.mean())}
     if missing:
-        # An empty answer is exact and whole, or neither: one number says both.
+        # An empty answer is exact and whole, or neither: one number stands for both.
         scores["no_answer_accuracy"] = float(exact[~answered].mean())
         if answered.any():
             scores["answered_exact_match"] = float(exact[answered].mean())
@@ -36,7 +36,7 @@ def answer_scores(predictions: Sequence[str], references: Sequence[Sequence[str]
 def best_scores(answer: str, references: Sequence[str], missing: bool) -> tuple[float, float]:
     """Return exactness and overlap, each with the reference that is best for it.
 
-    `missing` says whether some questions of the data have no answer: a reference without a word is then none, and where
+    `missing`: whether some questions of the data have no answer. A reference without a word is then none, and where
     there is none left, the empty answer is right.
     """
     if missing:

@@ -1,4 +1,4 @@
-"""Files of tagged words whose ending does not say that they are CoNLL files: plain texts, and endings of one's own."""
+"""CoNLL files whose ending is not .conll: plain texts, and files with an ending that stands for no format."""
 
 from dataclasses import replace
 from pathlib import Path

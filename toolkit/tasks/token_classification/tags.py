@@ -47,7 +47,7 @@ def kind_of_tags(names: Sequence[str], asked: str) -> tuple[Kind | None, str]:
 
 
 def as_bio(name: str) -> str:
-    """Return a tag of a longer scheme (BIOES, BILOU) in BIO, which says the same of where entities are."""
+    """Return a tag of a longer scheme (BIOES, BILOU) in BIO, which marks the same entities."""
     return SHORTER.get(name[:1], name[:1]) + name[1:] if name != OUTSIDE else name
 
 

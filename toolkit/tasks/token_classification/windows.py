@@ -152,7 +152,7 @@ def tokens_of_words(tokenizer: Any, sentences: list[list[str]]) -> Iterator[tupl
             of = np.array(encoded.word_ids(number), dtype=np.int64)
             yield np.array(ids, dtype=np.int64), np.bincount(of, minlength=len(words))
         return
-    # A tokenizer in Python does not say which word a token is of, but it takes each word for itself.
+    # A tokenizer in Python does not know which word a token is of, but it takes each word for itself.
     known: dict[str, list[int]] = {}
     for words in sentences:
         for word in words:
