@@ -16,7 +16,7 @@ from toolkit.errors import UserError
 from toolkit.sample_data.questions import questions_on_source
 from toolkit.task import TaskData
 from toolkit.tasks.question_answering.checks import REPAIRS, QuestionSet, check_questions
-from toolkit.tasks.question_answering.layouts import QuestionColumns, raw_questions
+from toolkit.tasks.question_answering.layouts import raw_questions
 from toolkit.tasks.question_answering.windows import QuestionWindows, WindowSize, question_windows
 
 USUAL_LENGTH = 384
@@ -81,7 +81,8 @@ class QuestionData(DataConfig):
                 questions_on_source(),
             )
         )
-        given = QuestionColumns(self.question, self.context, self.answers, self.answer_start, self.title)
+        flags = ("question", "context", "answers", "answer_start", "title")
+        given = {flag: name for flag in flags if (name := getattr(self, flag)) is not None}
         parts: list[Checked[QuestionSet]] = []
         lines: dict[str, None] = {}
         repairs: Counter[str] = Counter()
