@@ -234,23 +234,24 @@ def hold_out_groups(whole: QuestionSet, share: float) -> tuple[list[QuestionSet]
 
 
 def groups_of(questions: QuestionSet) -> tuple[Array, int]:
-    """Return the group of each question, and how many there are: an article, with what shares a context with it."""
-    first: dict[str | int, int] = {}
-    leader = list(range(len(questions.titles)))
+    """Return the group of each question, and how many there are: an article, with what shares a context with it.
 
-    def leading(number: int) -> int:
-        while leader[number] != number:
-            leader[number] = leader[leader[number]]
-            number = leader[number]
-        return number
+    Groups are numbered in the order in which they appear.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    for number, (context, title) in enumerate(zip(questions.context_of.tolist(), questions.titles, strict=True)):
-        for key in (context, title):
-            if key is not None:
-                one, other = leading(first.setdefault(key, number)), leading(number)
-                leader[max(one, other)] = min(one, other)
-    _, group_of = np.unique([leading(number) for number in range(len(leader))], return_inverse=True)
-    return group_of, int(group_of.max()) + 1
+    keys: dict[int | str, int] = {}
+    edges = [
+        (number, len(questions.titles) + keys.setdefault(key, len(keys)))
+        for number, both in enumerate(zip(questions.context_of.tolist(), questions.titles, strict=True))
+        for key in both
+        if key is not None
+    ]
+    nodes = len(questions.titles) + len(keys)
+    graph = coo_array((np.ones(len(edges)), tuple(np.array(edges).T)), shape=(nodes, nodes))
+    groups, group_of = connected_components(graph, directed=False)
+    return group_of[: len(questions.titles)], groups
 
 
 def _counted(questions: QuestionSet) -> str:
