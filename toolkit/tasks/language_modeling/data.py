@@ -27,7 +27,7 @@ from toolkit.data.reading import (
 )
 from toolkit.data.tokenized import ROWS_AT_ONCE, text_digest
 from toolkit.errors import UserError
-from toolkit.sample_data.documents import docstrings_by_file
+from toolkit.sample_data.docstrings import docstrings_by_file
 from toolkit.task import TaskData
 from toolkit.tasks.language_modeling.blocks import Blocks, make_blocks
 from toolkit.tasks.language_modeling.models import Objective

@@ -10,7 +10,7 @@ import numpy as np
 from toolkit.config.schema import at_least, locates
 from toolkit.data.columns import find_column
 from toolkit.data.config import DataConfig, embedded_splits
-from toolkit.data.header import NoHeaderError
+from toolkit.data.formats.header import NoHeaderError
 from toolkit.data.reading import DataRead, missing_columns, row_numbers, usable_rows
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
