@@ -22,10 +22,9 @@ from toolkit import Config, Task, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.data.config import embedded_splits
 from toolkit.extras import require
-from toolkit.losses import counted, summed_cross_entropy
+from toolkit.losses import counted, reference_losses, summed_cross_entropy
 from toolkit.models.tokenizer import SEQ2SEQ, tokenizer
 from toolkit.sample_data.facts import described_functions, split_by_module
-from toolkit.sample_scores import reference_losses
 from toolkit.tasks.seq2seq.data import TextPairs
 from toolkit.tasks.seq2seq.export import seq2seq_folder
 from toolkit.tasks.seq2seq.generation import GenerateConfig, generated_texts
