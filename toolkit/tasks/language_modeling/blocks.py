@@ -10,6 +10,7 @@ import torch
 
 from toolkit.data.cache import digest_of
 from toolkit.data.collate import pad
+from toolkit.data.text_columns import length_limit
 from toolkit.data.tokenized import settings_kept
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
@@ -92,8 +93,8 @@ def make_blocks(stream: Stream, tokenizer: Any, objective: Objective, block: int
     Raises:
         UserError: the block is longer than what the model takes, or the tokenizer's frame leaves nothing of it.
     """
-    limit = int(tokenizer.model_max_length)  # one that knows no limit says 10**30
-    if block > limit:
+    limit = length_limit(tokenizer)
+    if limit is not None and block > limit:
         raise UserError(
             f"data.block is {block}, but the model takes at most {limit} tokens; give {limit} or less, or another model"
         )

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,18 +13,18 @@ from toolkit.data.columns import TEXT_NAMES, find_column, look_like_data
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
 from toolkit.data.files import format_of
 from toolkit.data.label_reading import is_text
-from toolkit.data.labels import Array
 from toolkit.data.reading import (
     SHOWN,
     Checked,
     DataRead,
+    TableRows,
     checked_rows,
     hold_out,
     listed,
     missing_columns,
     usable_rows,
 )
-from toolkit.data.tokenized import ROWS_AT_ONCE, text_digest
+from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 from toolkit.sample_data.docstrings import docstrings_by_file
 from toolkit.task import TaskData
@@ -71,7 +70,9 @@ class Documents(DataConfig):
         next_files = iter(files)
         rows, dropped = usable_rows(
             [
-                check_documents(DocumentRows(name, table.select_columns([column])), [*islice(next_files, len(table))])
+                check_documents(
+                    DocumentRows.of(name, table.select_columns([column])), [*islice(next_files, len(table))]
+                )
                 for name, table in read.tables.items()
             ],
             drop_invalid=self.drop_invalid,
@@ -106,23 +107,17 @@ class Documents(DataConfig):
 
 
 @dataclass(frozen=True)
-class DocumentRows:
-    """Documents for training or for evaluation."""
+class DocumentRows(TableRows):
+    """Documents for training or for evaluation, a text each."""
 
-    name: str
-    documents: Any
-    """A `datasets.Dataset` of one column, the text."""
-
-    def __len__(self) -> int:
-        return len(self.documents)
-
-    def take(self, rows: Array, name: str | None = None) -> "DocumentRows":
-        """Return these documents, in this order."""
-        return DocumentRows(name or self.name, self.documents.select(rows))
+    @classmethod
+    def of(cls, name: str, table: Any) -> "DocumentRows":
+        """Return all rows of a `datasets.Dataset` of one column, the text."""
+        return cls(name, table, np.arange(len(table)))
 
     def texts(self) -> Iterator[str]:
         """Yield the texts one after another: a document may be large, and is in memory alone."""
-        for batch in self.documents.with_format("arrow").iter(ROWS_AT_ONCE):
+        for batch in self.table.with_format("arrow").iter(ROWS_AT_ONCE):
             for value in batch.column(0):
                 yield value.as_py()
 
@@ -147,10 +142,10 @@ class ReadDocuments(DataRead):
         """Yield every training document, to train a tokenizer on."""
         yield from self.train.texts()
 
-    @cached_property
+    @property
     def training_digest(self) -> str:
         """A hash of the training texts: the key under which a tokenizer that was trained on them can be kept."""
-        return text_digest(self.train.documents)
+        return self.train.digest
 
     def tokenize(self, tokenizer: Any, objective: Objective) -> BlockData:
         """Return the training and the evaluation documents as blocks of tokens.
@@ -158,10 +153,9 @@ class ReadDocuments(DataRead):
         Raises:
             UserError: the tokenizer has no token to end a document with, or data.block does not fit it or the model.
         """
-        digests = (self.training_digest, text_digest(self.evaluate.documents))
         train, evaluate = (
-            make_blocks(tokenize_documents(rows.texts(), digest, tokenizer), tokenizer, objective, self.block)
-            for rows, digest in zip((self.train, self.evaluate), digests, strict=True)
+            make_blocks(tokenize_documents(rows.texts(), rows.digest, tokenizer), tokenizer, objective, self.block)
+            for rows in (self.train, self.evaluate)
         )
         sizes = [
             f"{len(rows):,} ({len(blocks.stream) - 1:,} tokens)"
@@ -214,7 +208,7 @@ def hold_out_documents(whole: DocumentRows, share: float) -> tuple[list[Document
             f"characters, the last {share:.0%} can't be held out; give data.eval, or more text"
         )
     characters = f"the last {len(text) - place:,} of the {len(text):,} characters of the only document"
-    parts = [DocumentRows(whole.name, as_documents(part)) for part in (text[:place], text[place:])]
+    parts = [DocumentRows.of(whole.name, as_document(part)) for part in (text[:place], text[place:])]
     return parts, f"{characters}, from the beginning of a line"
 
 
@@ -226,9 +220,9 @@ def divide_at_line(text: str, share: float) -> int:
     return min(near, key=lambda start: abs(start - place), default=place)
 
 
-def as_documents(*texts: str) -> Any:
-    """Return texts as a `datasets.Dataset`; one of them may have more than 2 GB."""
+def as_document(text: str) -> Any:
+    """Return a text, which may have more than 2 GB, as a `datasets.Dataset` of one row."""
     import datasets
     import pyarrow as pa
 
-    return datasets.Dataset(pa.table({"text": pa.array(texts, pa.large_string())}))
+    return datasets.Dataset(pa.table({"text": pa.array([text], pa.large_string())}))

@@ -12,6 +12,7 @@ from toolkit.config.schema import at_least, locates
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
 from toolkit.data.labels import Array
 from toolkit.data.reading import Checked, DataRead, hold_out, usable_rows
+from toolkit.data.text_columns import length_limit
 from toolkit.errors import UserError
 from toolkit.sample_data.questions import questions_on_source
 from toolkit.task import TaskData
@@ -116,7 +117,7 @@ class QuestionData(DataConfig):
         Raises:
             UserError: the model takes less than data.max_length, or the stride is not below it.
         """
-        limit = int(tokenizer.model_max_length) if tokenizer.model_max_length < 10**9 else None
+        limit = length_limit(tokenizer)
         if self.max_length is not None and limit is not None and self.max_length > limit:
             raise UserError(
                 f"data.max_length is {self.max_length}, but the model takes at most {limit} tokens; give {limit} or "

@@ -11,7 +11,7 @@ import torch
 from toolkit.data.cache import digest_of, once_per_machine
 from toolkit.data.collate import fillers_of, pad
 from toolkit.data.labels import Array
-from toolkit.data.tokenized import settings_kept, tokenizer_digest, write_tokens
+from toolkit.data.tokenized import WrittenTokens, settings_kept, tokenizer_digest, write_tokens
 from toolkit.errors import UserError
 from toolkit.tasks.question_answering.checks import QuestionSet
 
@@ -45,31 +45,23 @@ class QuestionWindows:
     """
 
     def __init__(self, folder: Path, questions: QuestionSet) -> None:
-        from datasets import Dataset
-
         self.questions = questions
-        self._tokens = Dataset.from_file(str(folder / "tokens.arrow"))
-        self._samples = self._tokens.remove_columns(["begins", "ends", "question"])
-        self._lengths: Array = np.load(folder / "lengths.npy", mmap_mode="r")
+        self._tokens = WrittenTokens(folder, without=("begins", "ends", "question"))
         self._digest = digest_of(folder.name, questions.digest)
-        self._question = _pairs(self._tokens, "question")
-        self._labels = _pairs(self._tokens, "labels")
+        self._question, self._labels = (_pairs(self._tokens.table, column) for column in ("question", "labels"))
         self.question_of: Array = self._question[:, 0]
         """The number of each window's question."""
 
     def __len__(self) -> int:
-        return len(self._lengths)
+        return len(self._tokens)
 
     def fetch(self, ids: Sequence[int]) -> list[dict[str, Any]]:
         """Return samples: what the tokenizer made of a window, the places of context and answer ("labels")."""
-        if not len(ids):
-            return []
-        columns: dict[str, list[Any]] = self._samples[np.asarray(ids).tolist()]
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        return self._tokens.fetch(np.asarray(ids).tolist())
 
     def lengths(self, ids: Array) -> Array:
         """Return the number of tokens of each window (int64)."""
-        return np.asarray(self._lengths[np.asarray(ids)])
+        return np.asarray(self._tokens.lengths[np.asarray(ids)])
 
     def digest(self) -> str:
         """Return a hash of the tokens, answers and references."""
@@ -94,7 +86,7 @@ class QuestionWindows:
         found = np.empty((len(windows), 2), dtype=np.int64)
         for start in range(0, len(windows), AT_ONCE):
             part = slice(start, start + AT_ONCE)
-            rows = self._tokens.select_columns(["begins", "ends", "context"])[windows[part].tolist()]
+            rows = self._tokens.table.select_columns(["begins", "ends", "context"])[windows[part].tolist()]
             for row, (begin, end) in enumerate(spans[part].tolist()):
                 first = rows["context"][row][0]
                 found[start + row] = rows["begins"][row][begin - first], rows["ends"][row][end - first]

@@ -12,7 +12,7 @@ from toolkit.data.columns import find_column
 from toolkit.data.config import DataConfig, embedded_splits
 from toolkit.data.formats.header import NoHeaderError
 from toolkit.data.reading import DataRead, missing_columns, row_numbers, usable_rows
-from toolkit.data.tokenized import ROWS_AT_ONCE
+from toolkit.data.text_columns import length_limit
 from toolkit.errors import UserError
 from toolkit.sample_data.code_tokens import code_tokens
 from toolkit.task import Postprocessed, TaskData
@@ -29,7 +29,7 @@ from toolkit.tasks.token_classification.tags import (
     tag_names,
     tags_line,
 )
-from toolkit.tasks.token_classification.windows import TaggedWindows, added_tokens, tokenize_words, words_digest
+from toolkit.tasks.token_classification.windows import TaggedWindows, added_tokens, tokenize_words
 
 if TYPE_CHECKING:
     from toolkit.data.sources import Splits
@@ -174,14 +174,12 @@ class TaggedSentences(DataRead):
 
     def training_texts(self) -> Iterator[str]:
         """Yield every training sentence, to train a tokenizer on; few are in memory at once."""
-        for batch in self.train.words.with_format("arrow").iter(ROWS_AT_ONCE):
-            for words in batch.column(0).to_pylist():
-                yield " ".join(words)
+        return self.train.texts()
 
-    @cached_property
+    @property
     def training_digest(self) -> str:
         """A hash of the training words: the key under which a tokenizer that was trained on them can be kept."""
-        return words_digest(self.train)
+        return self.train.digest
 
     @cached_property
     def commonest(self) -> str:
@@ -200,8 +198,8 @@ class TaggedSentences(DataRead):
         max_length, overlap = self._sizes(tokenizer)
         room = max_length - added_tokens(tokenizer)
         parts, problems, truncated = [], [], 0
-        for rows, digest in ((self.train, self.training_digest), (self.evaluate, words_digest(self.evaluate))):
-            parts.append(windows := tokenize_words(rows, tokenizer, max_length, overlap, digest))
+        for rows in (self.train, self.evaluate):
+            parts.append(windows := tokenize_words(rows, tokenizer, max_length, overlap))
             long = np.flatnonzero(windows.longest > room)
             truncated += len(long)
             if len(long) and self.max_length is None:
@@ -229,11 +227,10 @@ class TaggedSentences(DataRead):
 
     def _sizes(self, tokenizer: Any) -> tuple[int, int]:
         """Return the tokens of a window, and those that neighbours share."""
-        limit = int(tokenizer.model_max_length)
-        known = limit < 10**9  # a tokenizer that knows no limit says 10**30
-        max_length = self.max_length or (limit if known else USUAL_LENGTH)
+        limit = length_limit(tokenizer)
+        max_length = self.max_length or limit or USUAL_LENGTH
         added = added_tokens(tokenizer)
-        if known and max_length > limit:
+        if limit is not None and max_length > limit:
             raise UserError(
                 f"data.max_length is {max_length}, but the model takes at most {limit} tokens; give {limit} or less"
             )
@@ -271,7 +268,7 @@ class TaggedSentences(DataRead):
 
     def show(self, sentence: int, predicted: Sequence[str], expected: Sequence[str]) -> dict[str, Any]:
         """Return what a reader sees of an evaluated sentence: its entities, or its words with their tags."""
-        words = self.evaluate.words[sentence]["tokens"]
+        words = self.evaluate.table[sentence]["tokens"]
         shown = {"row": int(self.evaluate.rows[sentence]) + 1, "text": " ".join(words)}
         if self.kind == "bio":
             return {**shown, "predicted": entities(words, predicted), "expected": entities(words, expected)}

@@ -1,24 +1,25 @@
 """Words and their tags as they come in two columns of lists, and what can be wrong with them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
+from toolkit.data.cache import digest_of
 from toolkit.data.label_reading import codes_of, column_of, is_list, is_text
 from toolkit.data.labels import UNKNOWN, Array, starts_of
-from toolkit.data.reading import Checked, checked_rows
+from toolkit.data.reading import Checked, TableRows, checked_rows
+from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 
 
 @dataclass(frozen=True)
-class TaggedRows:
-    """Sentences for training or for evaluation."""
+class TaggedRows(TableRows):
+    """Sentences for training or for evaluation; the table has the column "tokens", a list of words in each row."""
 
-    name: str
-    words: Any
-    """A `datasets.Dataset` with the column "tokens": a list of words in each row."""
     starts: Array
     """Row i has the tags `tags[starts[i]:starts[i + 1]]`."""
     tags: Array
@@ -27,20 +28,34 @@ class TaggedRows:
     """Names of the codes."""
     in_order: bool
     """Whether the data itself gave the names their order."""
-    rows: Array
-    """The number that each row had in the data, counted from 0."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def take(self, rows: Array, name: str | None = None) -> "TaggedRows":
-        """Return these rows, in this order."""
+        """Return these rows, in this order, under another name if one is given."""
         counts = np.diff(self.starts)[rows]
         starts = starts_of(counts)
         tags = self.tags[np.repeat(self.starts[rows] - starts[:-1], counts) + np.arange(starts[-1])]
-        return TaggedRows(
-            name or self.name, self.words.select(rows), starts, tags, self.names, self.in_order, self.rows[rows]
-        )
+        return replace(super().take(rows, name), starts=starts, tags=tags)
+
+    def sentences(self) -> Iterator[list[list[str]]]:
+        """Yield the words of some sentences after the other; few are in memory at once."""
+        for batch in self.table.with_format("arrow").iter(ROWS_AT_ONCE):
+            yield batch.column(0).to_pylist()
+
+    def texts(self) -> Iterator[str]:
+        """Yield the words of each sentence with spaces between them, to train a tokenizer on."""
+        for sentences in self.sentences():
+            yield from map(" ".join, sentences)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the words of all sentences."""
+        state = blake2b(digest_size=16)
+        for sentences in self.sentences():
+            for words in sentences:
+                # The lengths say where a word ends: ("ab", "c") is not ("a", "bc").
+                state.update(np.array([len(words), *map(len, words)], dtype=np.int64).tobytes())
+                state.update("".join(words).encode("utf-8", "surrogatepass"))
+        return digest_of(len(self), state.hexdigest())
 
     def renamed(self, names: Sequence[str], called: Sequence[str] | None = None) -> "TaggedRows":
         """Return the same tags as codes of other names; a tag that is not among them becomes UNKNOWN.
@@ -49,7 +64,7 @@ class TaggedRows:
         """
         ids = {name: number for number, name in enumerate(names)}
         table = np.array([*(ids.get(name, UNKNOWN) for name in called or self.names), UNKNOWN], dtype=np.int64)
-        return TaggedRows(self.name, self.words, self.starts, table[self.tags], list(names), True, self.rows)
+        return replace(self, tags=table[self.tags], names=list(names), in_order=True)
 
     def rows_with(self, words: Array) -> Array:
         """Return the numbers, in the data, of the rows that have at least one of the words marked in a flat array."""
@@ -92,7 +107,7 @@ def read_rows(name: str, table: Any, words: str, tags: str) -> Checked[TaggedRow
     }
     flat = datasets.Dataset(pa.table({"tokens": word_lists.cast(pa.list_(pa.string()))}))
     numbers = np.arange(len(counts), dtype=np.int64)
-    return checked_rows(TaggedRows(name, flat, starts_of(tag_counts), codes, names, bool(given), numbers), wrong)
+    return checked_rows(TaggedRows(name, flat, numbers, starts_of(tag_counts), codes, names, bool(given)), wrong)
 
 
 def _lists(name: str, table: Any, column: str, flag: str) -> Any:

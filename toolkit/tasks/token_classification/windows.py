@@ -7,7 +7,6 @@ one in which it has the most context. The label of a word stands at the first of
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from toolkit.data.cache import digest_of, once_per_machine
 from toolkit.data.collate import fillers_of, pad
 from toolkit.data.labels import Array
-from toolkit.data.tokenized import ROWS_AT_ONCE, WrittenTokens, settings_kept, tokenizer_digest, write_tokens
+from toolkit.data.tokenized import WrittenTokens, settings_kept, tokenizer_digest, write_tokens
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 from toolkit.tasks.token_classification.rows import TaggedRows
@@ -48,21 +47,16 @@ class TaggedWindows:
         A label is `NOT_COUNTED` where no word is predicted: further tokens of a word, special tokens, words that belong
         to another window.
         """
-        if not len(ids):
-            return []
-        columns = self._tokens.fetch(ids)
-        windows = zip(np.asarray(ids).tolist(), map(np.array, columns.pop("word")), strict=True)
-        columns["labels"] = [self._labels(window, word) for window, word in windows]
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-    def _labels(self, window: int, word: Array) -> list[int]:
-        tags = self.rows.tags[self.rows.starts[self.sentence[window]] + np.maximum(word, 0)]
-        labels: list[int] = np.where(word >= 0, tags, NOT_COUNTED).tolist()
-        return labels
+        samples = self._tokens.fetch(np.asarray(ids).tolist())
+        for window, sample in zip(ids, samples, strict=True):
+            word = np.array(sample.pop("word"))
+            tags = self.rows.tags[self.rows.starts[self.sentence[window]] + np.maximum(word, 0)]
+            sample["labels"] = np.where(word >= 0, tags, NOT_COUNTED).tolist()
+        return samples
 
     def words(self, window: int) -> Array:
         """Return the places in `rows.tags` of the words that a window has labels for, in their order."""
-        word = np.asarray(self._tokens.fetch([window])["word"][0])
+        word = np.asarray(self._tokens.fetch([window])[0]["word"])
         places: Array = self.rows.starts[self.sentence[window]] + word[word >= 0]
         return places
 
@@ -181,13 +175,13 @@ def added_tokens(tokenizer: Any) -> int:
     return len(frame_of(tokenizer)[0]["input_ids"]) - 1
 
 
-def tokenize_words(rows: TaggedRows, tokenizer: Any, max_length: int, overlap: int, words_digest: str) -> TaggedWindows:
+def tokenize_words(rows: TaggedRows, tokenizer: Any, max_length: int, overlap: int) -> TaggedWindows:
     """Return the windows of sentences, of at most `max_length` tokens with special ones; neighbours share `overlap`.
 
     A word with more tokens than a window has room for keeps the first of them. About 0.2 ms a sentence the first time,
     nothing from then on.
     """
-    key = digest_of("windows", FORMAT, words_digest, tokenizer_digest(tokenizer), max_length, overlap)
+    key = digest_of("windows", FORMAT, rows.digest, tokenizer_digest(tokenizer), max_length, overlap)
 
     def build(folder: Path) -> None:
         with settings_kept(tokenizer):
@@ -206,9 +200,9 @@ def _batches(
     frame, place = frame_of(tokenizer)
     room = max_length - len(frame["input_ids"]) + 1
     frame["word"] = [-1] * len(frame["input_ids"])
-    for batch in rows.words.with_format("arrow").iter(ROWS_AT_ONCE):
+    for sentences in rows.sentences():
         columns: dict[str, list[list[int]]] = {name: [] for name in frame}
-        for ids, counts in tokens_of_words(tokenizer, batch.column(0).to_pylist()):
+        for ids, counts in tokens_of_words(tokenizer, sentences):
             sentence = len(found["longest"])
             found["longest"].append(int(counts.max()))
             found["lost"].append(int((counts == 0).sum()))
@@ -240,17 +234,6 @@ def _windows(ids: Array, counts: Array, room: int, overlap: int) -> Iterator[tup
         word = np.where((within[inside] == 0) & (owner[word_of[inside]] == number), word_of[inside], -1)
         if (word >= 0).any():
             yield ids[inside], word
-
-
-def words_digest(rows: TaggedRows) -> str:
-    """Return a hash of the words of all sentences."""
-    state = blake2b(digest_size=16)
-    for batch in rows.words.with_format("arrow").iter(ROWS_AT_ONCE):
-        for words in batch.column(0).to_pylist():
-            # The lengths say where a word ends: ("ab", "c") is not ("a", "bc").
-            state.update(np.array([len(words), *map(len, words)], dtype=np.int64).tobytes())
-            state.update("".join(words).encode("utf-8", "surrogatepass"))
-    return digest_of(len(rows), state.hexdigest())
 
 
 def pad_words(tokenizer: Any) -> Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]:
