@@ -1,4 +1,4 @@
-"""Answer questions by marking the answer in a text, or by "it is not there".
+"""Answer questions by marking the answer in a text; or say that it is not there.
 
     accelerate launch recipes/answer.py
         the embedded questions (what is this function of Python's standard library called, what does it take, return,
