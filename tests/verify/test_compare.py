@@ -21,7 +21,9 @@ from toolkit.checkpoint.format import SealedFile, digest_of_file, read_manifest,
 from toolkit.cli import main
 from toolkit.errors import UserError
 from toolkit.output.run_folder import RunFolder
-from toolkit.verify.compare import NOTABLE, TOLERANCES, coarsest, compare, relative_difference, weights_difference
+from toolkit.verify.compare import TOLERANCES, coarsest, compare
+from toolkit.verify.compare_ledgers import NOTABLE, relative_difference
+from toolkit.verify.compare_weights import weights_difference
 
 STEPS = 40
 ARGUMENTS = ["--threads", "1", "--epochs", "null", "--steps", str(STEPS), "--checkpoint.every", "10"]
@@ -59,7 +61,7 @@ def write_rows(run: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def change_weights(run: Path, step: int, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
-    """Change the weights of a checkpoint and seal it anew."""
+    """Change the weights of a checkpoint and seal it again."""
     folder = run / "checkpoints" / f"step-{step:06d}"
     manifest, path = read_manifest(folder), folder / "weights.safetensors"
     weights = load_file(path)
@@ -74,9 +76,9 @@ def change_weights(run: Path, step: int, change: Callable[[dict[str, torch.Tenso
 
 def test_a_run_is_the_same_as_itself_bit_for_bit(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(runs()), str(runs())]) == 0
-    said = capsys.readouterr().out
-    assert f"they are the same, bit for bit, up to step {STEPS}" in said
-    assert f"after step {STEPS}: the same bit for bit" in said
+    printed = capsys.readouterr().out
+    assert f"they are the same, bit for bit, up to step {STEPS}" in printed
+    assert f"after step {STEPS}: the same bit for bit" in printed
 
 
 def test_another_cut_is_the_same_up_to_rounding(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +87,7 @@ def test_another_cut_is_the_same_up_to_rounding(runs: Runs, capsys: pytest.Captu
     assert not comparison.identical
     assert (comparison.dtype, comparison.tolerance, comparison.weights.step) == ("float64", 1e-7, STEPS)
     # The float64 network computes nothing in float32.
-    assert 0 < comparison.partings["losses"].largest < 1e-12
+    assert 0 < comparison.ledgers.divergences["losses"].largest < 1e-12
     assert 0 < comparison.weights.difference < 1e-12
     assert {key for key, _, _ in comparison.settings} == set()
     assert {key for key, _, _ in comparison.execution} == {"batch.micro", "evaluate.every", "output"}
@@ -96,21 +98,24 @@ def test_another_cut_is_the_same_up_to_rounding(runs: Runs, capsys: pytest.Captu
 def test_another_seed_parts_at_the_first_step(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     other = runs("--seed", "1", "--data.samples", "44")
     assert main(["compare", str(runs()), str(other)]) == 1
-    said = capsys.readouterr().out
-    assert "seed: 0 against 1" in said
-    assert "digest of train: " in said
-    assert "samples of train: 45 against 44" in said
-    assert "they part at step 1: samples, losses, gradient norms" in said
+    printed = capsys.readouterr().out
+    assert "seed: 0 against 1" in printed
+    assert "digest of train: " in printed
+    assert "samples of train: 45 against 44" in printed
+    assert "they part at step 1: samples, losses, gradient norms" in printed
 
 
 def test_another_learning_rate_parts_at_the_first_step_and_its_loss_at_the_second(runs: Runs) -> None:
     """The first loss is that of weights that nothing has changed yet."""
-    partings = compare(runs(), runs("--optim.lr", "0.05001")).partings
+    divergences = compare(runs(), runs("--optim.lr", "0.05001")).ledgers.divergences
     assert (
-        partings["learning rates"].first == partings["learning rates"].notable == partings["learning rates"].beyond == 1
+        divergences["learning rates"].first
+        == divergences["learning rates"].notable
+        == divergences["learning rates"].beyond
+        == 1
     )
-    assert partings["losses"].first == 2
-    assert partings["samples"].first is None
+    assert divergences["losses"].first == 2
+    assert divergences["samples"].first is None
 
 
 # Where they part
@@ -137,17 +142,17 @@ def test_the_step_at_which_a_number_parts_is_named(runs: Runs, step: int, name: 
         shutil.copytree(runs(), copy)
         write_rows(copy, rows)
         comparison = compare(runs(), copy)
-    parting = comparison.partings[kind]
-    assert all(other.first is None for name, other in comparison.partings.items() if name != kind)
-    assert parting.first == step
-    for found, bound in ((parting.notable, NOTABLE), (parting.beyond, TOLERANCES["float64"])):
+    divergence = comparison.ledgers.divergences[kind]
+    assert all(other.first is None for name, other in comparison.ledgers.divergences.items() if name != kind)
+    assert divergence.first == step
+    for found, bound in ((divergence.notable, NOTABLE), (divergence.beyond, TOLERANCES["float64"])):
         # What a product of rounded numbers comes to beside the bound is anybody's guess.
         if all(not isclose(part / (1 + part), bound, rel_tol=1e-3) for part in grown.values()):
             assert found == next((place for place, part in grown.items() if part / (1 + part) > bound), None)
     largest = max(grown.values())
-    assert parting.at == max(grown)
-    assert isclose(parting.largest, largest / (1 + largest), rel_tol=0.05)
-    assert comparison.parted == parting.beyond
+    assert divergence.at == max(grown)
+    assert isclose(divergence.largest, largest / (1 + largest), rel_tol=0.05)
+    assert comparison.diverged == divergence.beyond
 
 
 @pytest.mark.parametrize(
@@ -159,7 +164,7 @@ def test_what_is_counted_parts_at_once(pair: tuple[Path, Path], field: str, valu
     rows[12][field] = value
     write_rows(pair[1], rows)
     comparison = compare(*pair)
-    assert comparison.parted == 13
+    assert comparison.diverged == 13
     assert comparison.verdict() == f"they part at step 13: {kind}"
     assert f"{kind} " in str(comparison)
     assert "differ first at step 13" in str(comparison)
@@ -170,7 +175,7 @@ def test_a_loss_that_is_no_number_parts(pair: tuple[Path, Path], value: Any) -> 
     rows = rows_of(pair[1])
     rows[12]["loss"] = None if value == inf else value
     write_rows(pair[1], rows)
-    assert compare(*pair).parted == 13
+    assert compare(*pair).diverged == 13
     assert compare(pair[1], pair[1]).same
 
 
@@ -191,9 +196,9 @@ def test_runs_are_compared_over_the_steps_that_both_have(
         comparison = compare(*places)
         code = main(["compare", *map(str, places)])
     both = first & second
-    assert comparison.common == len(both)
-    assert comparison.last_common == max(both, default=0)
-    assert comparison.ends == (max(first, default=0), max(second, default=0))
+    assert comparison.ledgers.common == len(both)
+    assert comparison.ledgers.last_common == max(both, default=0)
+    assert comparison.ledgers.ends == [max(first, default=0), max(second, default=0)]
     assert comparison.same == bool(both)
     assert code == (0 if both else 1)
     assert ("nothing can be said" in comparison.verdict()) == (not both)
@@ -203,9 +208,9 @@ def test_rows_up_to_a_step_alone(pair: tuple[Path, Path]) -> None:
     rows = rows_of(pair[1])
     rows[12]["loss"] *= 2
     write_rows(pair[1], rows)
-    assert compare(*pair, last=13).partings["losses"].first == 13
-    assert compare(*pair, last=12).partings["losses"].first is None
-    assert compare(*pair, last=12).common == 12
+    assert compare(*pair, last=13).ledgers.divergences["losses"].first == 13
+    assert compare(*pair, last=12).ledgers.divergences["losses"].first is None
+    assert compare(*pair, last=12).ledgers.common == 12
 
 
 # Weights
@@ -263,7 +268,7 @@ def test_weights_that_part_are_told(pair: tuple[Path, Path], factor: float, same
     comparison = compare(*pair)
     assert comparison.same == same
     assert not comparison.identical
-    assert comparison.parted == (None if same else STEPS)
+    assert comparison.diverged == (None if same else STEPS)
     assert ("they part at step 40: weights" in str(comparison)) == (not same)
 
 
@@ -307,8 +312,8 @@ def test_dropout_is_named_where_the_number_of_processes_differs(runs: Runs, tmp_
     write_rows(run.path, rows)
     assert compare(source, run.path).verdict() == "they part at step 5: losses"
     run.update(topology=[{**run.record()["topology"][0], "processes": 2}])
-    said = compare(source, run.path).verdict()
-    assert said == "they part at step 5: losses; dropout 0.2: numbers repeat on the same topology only"
+    printed = compare(source, run.path).verdict()
+    assert printed == "they part at step 5: losses; dropout 0.2: numbers repeat on the same topology only"
 
 
 def test_versions_and_topologies_are_told(pair: tuple[Path, Path]) -> None:
@@ -319,9 +324,9 @@ def test_versions_and_topologies_are_told(pair: tuple[Path, Path]) -> None:
         versions={**record["versions"], "torch": "1.0"},
         topology=[first, {**first, "processes": 2, "first_step": 11}],
     )
-    said = str(compare(*pair))
-    assert f"torch: {record['versions']['torch']} against 1.0" in said
-    assert "then 2 process(es), cpu, mixed precision no, 1 thread(s) from step 11" in said
+    printed = str(compare(*pair))
+    assert f"torch: {record['versions']['torch']} against 1.0" in printed
+    assert "then 2 process(es), cpu, mixed precision no, 1 thread(s) from step 11" in printed
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False))

@@ -23,7 +23,7 @@ from toolkit.errors import UserError
 from toolkit.output.ledger import LedgerEnd, chained
 from toolkit.output.run_folder import RunFolder, sealed_folders
 from toolkit.verify.check import verify
-from toolkit.verify.evidence import AT_ONCE, recomputed, samples_in
+from toolkit.verify.check_ledger import HASHED_AT_ONCE, recompute_fingerprints, samples_in
 from toolkit.verify.recipe_file import load_recipe
 
 STEPS = 60
@@ -76,7 +76,7 @@ def lines_of(run: RunFolder) -> list[bytes]:
 
 def wrong(run: RunFolder) -> set[str]:
     """Return the names of the checks that found something."""
-    return {result.what for result in verify(run.path).results if result.problems}
+    return {result.name for result in verify(run.path).results if result.problems}
 
 
 def link_anew(run: RunFolder, lines: list[bytes]) -> None:
@@ -98,7 +98,7 @@ def test_a_run_that_nobody_altered_is_sound(finished: Path, died: Path) -> None:
         report = verify(folder)
         assert report.problems == ()
         # Nothing was left out: all that can be checked was.
-        assert {result.what for result in report.results if not result.checked} <= {"end of the ledger"}
+        assert {result.name for result in report.results if not result.checked} <= {"end of the ledger"}
         assert says in str(report)
     assert "it has died" in str(verify(died))
 
@@ -311,21 +311,23 @@ def test_a_data_file_that_changed_is_named(finished: Path, damage: str) -> None:
 @settings(max_examples=40, deadline=None)
 @given(
     samples=st.integers(1, 3000),
-    size=st.one_of(st.integers(1, 70), st.just(AT_ONCE + 1)),
+    size=st.one_of(st.integers(1, 70), st.just(HASHED_AT_ONCE + 1)),
     seed=st.integers(0, 2**40),
     steps=st.lists(st.integers(1, 4000), min_size=1, max_size=20, unique=True).map(sorted),
 )
 def test_many_steps_at_once_have_the_fingerprints_of_each(samples: int, size: int, seed: int, steps: list[int]) -> None:
     order = ShuffledOrder(samples, size, seed)
     batches = {step: order.global_batch(step - 1) for step in steps}
-    assert dict(recomputed(order, steps)) == {step: f"{fingerprint(ids):016x}" for step, ids in batches.items()}
+    assert dict(recompute_fingerprints(order, steps)) == {
+        step: f"{fingerprint(ids):016x}" for step, ids in batches.items()
+    }
     assert [samples_in(order, step) for step in steps] == [len(ids) for ids in batches.values()]
 
 
 def test_an_epoch_of_more_samples_than_fit_is_computed_in_parts() -> None:
-    order = ShuffledOrder(3 * AT_ONCE + 5, 1000, 7)
+    order = ShuffledOrder(3 * HASHED_AT_ONCE + 5, 1000, 7)
     steps = [1, 65, 66, 131, 132, 197, order.steps_per_epoch, order.steps_per_epoch + 1, 2 * order.steps_per_epoch]
-    for step, mark in recomputed(order, steps):
+    for step, mark in recompute_fingerprints(order, steps):
         assert mark == f"{fingerprint(order.global_batch(step - 1)):016x}"
 
 
@@ -642,9 +644,9 @@ def test_the_command_prints_every_problem_and_returns_the_code(
         run.ledger_file.unlink()
         (run.checkpoints / "step-000056" / "state.json").unlink()
         assert main(["verify", str(run.path)]) == 1
-        said = capsys.readouterr().out
-        assert "ledger.jsonl can't be read (No such file or directory)" in said
-        assert "step-000056           its file state.json is missing" in said
+        printed = capsys.readouterr().out
+        assert "ledger.jsonl can't be read (No such file or directory)" in printed
+        assert "step-000056           its file state.json is missing" in printed
 
 
 def test_arguments_that_do_not_go_together_are_refused(finished: Path) -> None:
@@ -658,9 +660,9 @@ def test_status_follows_the_ledger_of_a_run_under_way(died: Path, capsys: pytest
     with copy_of(died) as run:
         run.update(repeated=7)
         assert main(["status", str(run.path)]) == 1
-        said = capsys.readouterr().out
-        assert "58 (epoch 9.67) of 60; the newest checkpoint is of step 56" in said
-        assert "7 step(s) were done again" in said
+        printed = capsys.readouterr().out
+        assert "58 (epoch 9.67) of 60; the newest checkpoint is of step 56" in printed
+        assert "7 step(s) were done again" in printed
         # Half a row is still being written.
         with run.ledger_file.open("ab") as file:
             file.write(b'{"step": 59, "epo')
@@ -668,9 +670,9 @@ def test_status_follows_the_ledger_of_a_run_under_way(died: Path, capsys: pytest
         assert "58 (epoch 9.67) of 60" in capsys.readouterr().out
         run.update(status="preempted", reason="SIGTERM to process 1")
         assert main(["status", str(run.path)]) == 75
-        said = capsys.readouterr().out
-        assert "SIGTERM to process 1" in said
-        assert "56 (epoch" in said
+        printed = capsys.readouterr().out
+        assert "SIGTERM to process 1" in printed
+        assert "56 (epoch" in printed
 
 
 def test_the_lines_of_a_ledger_are_compared_as_they_are_written(finished: Path) -> None:

@@ -18,8 +18,8 @@ from trial import run_here
 from toolkit.cli import main
 from toolkit.errors import UserError
 from toolkit.output.run_folder import RunFolder
+from toolkit.verify.recipe_run import RecipeRuns
 from toolkit.verify.resume_check import ResumeCheck, check_resume, verify_resume
-from toolkit.verify.trials import Trial
 
 STEPS = 24
 ARGUMENTS = ["--threads", "1", "--epochs", "null", "--steps", str(STEPS)]
@@ -50,9 +50,9 @@ def test_a_recipe_with_dropout_is_certified_bit_for_bit(tmp_path: Path, capsys: 
     place = tmp_path / "kept"
     own = ["--threads", "1", "--model.flaw", "dropout", "--evaluate.every", "70"]
     assert main(["verify", "--resume", str(TINY), "--steps", "240", "--output", str(place), "--", *own]) == 0
-    said = capsys.readouterr().out
-    assert said.count("bit for bit  ok") == 5
-    assert "as if nothing had happened\n" in said
+    printed = capsys.readouterr().out
+    assert printed.count("bit for bit  ok") == 5
+    assert "as if nothing had happened\n" in printed
     # It was killed indeed, and went on from a checkpoint.
     record = RunFolder(place / "resumed").record()
     assert [start["first_step"] for start in record["topology"]] == [1, record["topology"][1]["first_step"]]
@@ -64,14 +64,14 @@ def test_a_recipe_with_dropout_is_certified_bit_for_bit(tmp_path: Path, capsys: 
 
 
 def test_a_recipe_is_certified_on_another_number_of_processes() -> None:
-    said: list[str] = []
+    messages: list[str] = []
     arguments = ["--threads", "1", "--evaluate.every", "70"]
-    resume_check = verify_resume(TINY, arguments, steps=240, then=2, say=said.append)
+    resume_check = verify_resume(TINY, arguments, steps=240, then=2, on_progress=messages.append)
     assert resume_check.holds
     assert resume_check.processes == (1, 2)
     # Steps were done that no checkpoint knew of, and they were done again.
     assert resume_check.repeated >= resume_check.killed_at - resume_check.resumed_after > 0
-    assert [check.what for check in resume_check.checks if check.allowed == "0, bit for bit"] == [
+    assert [check.name for check in resume_check.checks if check.allowed == "0, bit for bit"] == [
         "fingerprints",
         "learning rates",
     ]
@@ -79,7 +79,7 @@ def test_a_recipe_is_certified_on_another_number_of_processes() -> None:
     assert {check.allowed for check in resume_check.checks[-3:]} == {"1e-07"}
     # Nothing is kept of what holds.
     assert resume_check.folder is None
-    assert "the same command on 2 process(es)" in said[-1]
+    assert "the same command on 2 process(es)" in messages[-1]
 
 
 # What is certified, of runs in this process that fail in the midst and go on
@@ -128,14 +128,14 @@ def certified(
     again = [*flags, "--checkpoint.every", "6"]
     assert run_here(Tiny, failing.task, again, place / "resumed").code == 1
     run_here(Tiny, failing.task, [*again, *settings], place / "resumed").done()
-    trial = Trial(TINY, arguments, STEPS, place)
-    return check_resume(trial, 14, processes, place)
+    runs = RecipeRuns(TINY, arguments, STEPS, place)
+    return check_resume(runs, 14, processes)
 
 
 def holds(resume_check: ResumeCheck) -> dict[str, list[bool | None]]:
     found: dict[str, list[bool | None]] = {}
     for check in resume_check.checks:
-        found.setdefault(check.what, []).append(check.holds)
+        found.setdefault(check.name, []).append(check.holds)
     return found
 
 
@@ -192,7 +192,7 @@ def test_with_dropout_what_came_before_has_to_be_equal(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in ledger.read_text().splitlines()]
     rows[3]["loss"] *= 1 + 1e-15
     ledger.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    resume_check = check_resume(Trial(TINY, [], STEPS, tmp_path), 14, (1, 2), tmp_path)
+    resume_check = check_resume(RecipeRuns(TINY, [], STEPS, tmp_path), 14, (1, 2))
     assert holds(resume_check)["losses"] == [False, None]
     assert not resume_check.holds
 
@@ -205,16 +205,16 @@ def test_three_processes_may_add_up_in_another_order(tmp_path: Path) -> None:
 
 def test_a_run_that_began_anew_or_lost_a_row_is_not_certified(tmp_path: Path) -> None:
     certified(tmp_path)
-    trial, run = Trial(TINY, [], STEPS, tmp_path), RunFolder(tmp_path / "resumed")
+    runs, run = RecipeRuns(TINY, [], STEPS, tmp_path), RunFolder(tmp_path / "resumed")
     lines = run.ledger_file.read_bytes().splitlines(keepends=True)
     run.ledger_file.write_bytes(b"".join([*lines[:5], *lines[6:]]))
-    resume_check = check_resume(trial, 14, (1, 1), tmp_path)
+    resume_check = check_resume(runs, 14, (1, 1))
     assert holds(resume_check)["run folder"] == [False]
     assert any("missing: step 6" in remark for remark in resume_check.remarks)
     run.ledger_file.write_bytes(b"".join(lines))
-    assert check_resume(trial, 14, (1, 1), tmp_path).holds
+    assert check_resume(runs, 14, (1, 1)).holds
     run.update(topology=[{**run.record()["topology"][0], "first_step": 1}])
-    resume_check = check_resume(trial, 14, (1, 1), tmp_path)
+    resume_check = check_resume(runs, 14, (1, 1))
     assert any("it began anew" in remark for remark in resume_check.remarks)
     assert not resume_check.holds
 
@@ -223,7 +223,7 @@ def test_weights_of_another_step_certify_nothing(tmp_path: Path) -> None:
     certified(tmp_path)
     state = tmp_path / "undisturbed" / "checkpoints" / f"step-{STEPS:06d}" / "state.json"
     state.write_bytes(state.read_bytes()[:-1])
-    resume_check = check_resume(Trial(TINY, [], STEPS, tmp_path), 14, (1, 1), tmp_path)
+    resume_check = check_resume(RecipeRuns(TINY, [], STEPS, tmp_path), 14, (1, 1))
     assert holds(resume_check)["weights"] == [False]
 
 
@@ -239,10 +239,10 @@ def test_the_last_words_of_a_recipe_that_fails_are_passed_on(tmp_path: Path, cap
     lines = "\n".join(f"print('line {number}')" for number in range(30))
     path = script(tmp_path / "failing.py", f"{lines}\nsys.exit('no such table')")
     assert main(["verify", "--resume", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert "did not come to its end (exit code 1)" in said
-    assert said.endswith("line 29\n    no such table\n")
-    assert "line 10\n" not in said
+    printed = capsys.readouterr().err
+    assert "did not come to its end (exit code 1)" in printed
+    assert printed.endswith("line 29\n    no such table\n")
+    assert "line 10\n" not in printed
 
 
 def test_a_recipe_that_trains_fewer_steps_than_it_was_told_is_refused(tmp_path: Path) -> None:
@@ -280,8 +280,8 @@ time.sleep(300)
 """
     place = tmp_path / "place"
     place.mkdir()
-    trial = Trial(script(tmp_path / "patient.py", body), [], 30, place)
-    assert trial.until_killed("resumed", 1) == 6
+    runs = RecipeRuns(script(tmp_path / "patient.py", body), [], 30, place)
+    assert runs.run_until_killed("resumed", 1) == 6
     # Not before there was a step after the checkpoint.
     assert RunFolder(place / "resumed").record()["status"] == "running"
     assert not alive(int((tmp_path / "child").read_text()))
@@ -345,7 +345,7 @@ def test_arguments_that_can_not_be_are_refused_together(tmp_path: Path, capsys: 
     (full / "thesis.txt").write_text("mine")
     words = ["--steps", "3", "--then", "0", "--output", str(full), "--", "--epochs", "5", "--checkpoint.every=2"]
     assert main(["verify", "--resume", str(tmp_path / "nowhere.py"), *words]) == 2
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     for part in (
         "there is no recipe",
         "--steps is 3",
@@ -354,7 +354,7 @@ def test_arguments_that_can_not_be_are_refused_together(tmp_path: Path, capsys: 
         "--epochs is given",
         "--checkpoint.every is",
     ):
-        assert part in said
+        assert part in printed
     assert [path.name for path in full.iterdir()] == ["thesis.txt"]
 
 

@@ -1,4 +1,4 @@
-"""A recipe's file as a module: its configuration and its task, without its run."""
+"""Load a recipe's file: its configuration and its task, without starting its run."""
 
 import sys
 from collections.abc import Callable, Iterator
