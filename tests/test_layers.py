@@ -12,7 +12,7 @@ ORDER = """
     cli
     notebook
     verify
-    run training_run session saved_run evaluate_only evaluation_file plan_warnings overlap
+    run training_run session evaluate_only plan_warnings
     loop boundaries
     prepare first_batch loss_rule rehearsal
     evaluation scoring synchronised_generation

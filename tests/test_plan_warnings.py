@@ -21,8 +21,8 @@ from resuming import Build, run
 from tiny_recipe import task
 from trial import run_here
 
-from toolkit import overlap
-from toolkit.overlap import Overlap, content_of, overlap_of
+from toolkit.data import overlap
+from toolkit.data.overlap import Overlap, fingerprint_of, overlap_of
 from toolkit.plan_warnings import worse_than
 from toolkit.task import Task
 
@@ -124,23 +124,23 @@ values = st.recursive(
 
 
 @given(values, values)
-def test_contents_are_equal_where_samples_are(one: Any, other: Any) -> None:
+def test_fingerprints_are_equal_where_samples_are(one: Any, other: Any) -> None:
     def written(value: Any) -> str:
         return json.dumps(value, sort_keys=True)  # for Python 0 is equal to False, which no reader takes it for
 
-    same = content_of({"x": one}) == content_of({"x": other})
+    same = fingerprint_of({"x": one}) == fingerprint_of({"x": other})
     assert same or written(one) != written(other)
     assert not same or one == other
 
 
-def test_contents_leave_out_labels_and_know_arrays() -> None:
-    assert content_of({"x": [1, 2], "label": 1}) == content_of({"x": [1, 2], "label": 2})
+def test_fingerprints_leave_out_labels_and_know_arrays() -> None:
+    assert fingerprint_of({"x": [1, 2], "label": 1}) == fingerprint_of({"x": [1, 2], "label": 2})
     long = np.arange(5000)
     changed = long.copy()
     changed[2500] = 0
-    assert content_of({"x": long}) != content_of({"x": changed})
-    assert content_of({"x": object()}) is None
-    assert content_of({"label": 1}) is None
+    assert fingerprint_of({"x": long}) != fingerprint_of({"x": changed})
+    assert fingerprint_of({"x": object()}) is None
+    assert fingerprint_of({"label": 1}) is None
     assert overlap_of(points(16), points(10, 11)) == Overlap(5, 10, 16, True)
 
 
@@ -166,7 +166,7 @@ def test_sources_that_are_slow_to_read_are_compared_as_far_as_the_time_goes(monk
         (train, trained), (evaluate, evaluated) = slow(points(50_000), each), slow(points(30_000), each)
         found = overlap_of(train, evaluate)
         assert clock[0] <= overlap.SECONDS + each
-        assert (found.training, found.looked_at) == (len(trained), len(evaluated))
+        assert (found.training, found.compared) == (len(trained), len(evaluated))
         assert len(evaluated) * each <= overlap.SECONDS / 2 + each
         assert len(set(trained)) == len(trained)
         assert not found.is_all

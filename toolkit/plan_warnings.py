@@ -1,4 +1,4 @@
-"""What looks like a mistake in a plan, and at the end in a result: it is said, and the run goes on."""
+"""Warnings of what looks like a mistake, in the settings before the first step or in the metrics at the end."""
 
 import os
 import re
@@ -9,58 +9,47 @@ from toolkit.distributed.runtime import usable_cores
 from toolkit.schedules import warmup_steps
 from toolkit.train_state import Training
 
-LOWER_IS_BETTER = {
-    "loss",
-    "perplexity",
-    "bits_per_byte",
-    "rmse",
-    "mse",
-    "mae",
-    "wer",
-    "cer",
-    "ter",
-    "log_loss",
-    "brier",
-}
+LOWER_IS_BETTER = {"loss", "perplexity", "bits_per_byte", "rmse", "mse", "mae"}
+LOWER_IS_BETTER |= {"wer", "cer", "ter", "log_loss", "brier"}
 HIGHER_IS_BETTER = re.compile(
     r"(?:^|_)(?:accuracy|f1|precision|recall|exact_match|bleu|chrf|meteor|rouge\w*|mrr|ndcg|map|auc|triplets|pearson|"
     r"spearman|matthews\w*)(?:$|[_@])"
 )
-"""The names of metrics whose direction is known. Of others, a task's own or a reward, nothing is said."""
+"""The names of metrics whose direction is known. There is no warning of others, such as a task's own or a reward."""
 
 
 def warnings_of(training: Training) -> list[str]:
     """Return what looks like a mistake before the first step, a sentence each."""
-    config, samples = training.config, len(training.task.data.train)
-    warmup, found = warmup_steps(config.optim, training.total_steps), []
+    config, data, found = training.config, training.task.data, []
+    samples, warmup = len(data.train), warmup_steps(config.optim, training.total_steps)
     if config.batch.size > samples:
         found.append(
-            f"the global batch ({config.batch.size:,} samples, batch.size) is larger than the training data ({samples:,}), so that each "
-            "step sees all of it; give a smaller one for more steps"
+            f"the global batch ({config.batch.size:,} samples, batch.size) is larger than the training data "
+            f"({samples:,}), so that each step sees all of it; give a smaller one for more steps"
         )
     if warmup >= training.total_steps > 1:
         found.append(
-            f"the warm-up takes {warmup:,} steps (optim.warmup) and the run {training.total_steps:,}, so that the learning rate never "
-            f"reaches {config.optim.rate:g}; give a shorter warm-up, or more epochs"
+            f"the warm-up takes {warmup:,} steps (optim.warmup) and the run {training.total_steps:,}, so that the "
+            f"learning rate never reaches {config.optim.rate:g}; give a shorter warm-up, or more epochs"
         )
     if unusual := unusual_rate(config.optim.rate, trained(config), config.optim.name):
         found.append(unusual)
-    cores, local = usable_cores(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if training.task.data.workers * local > cores:
+    cores, local, threads = usable_cores(), int(os.environ.get("LOCAL_WORLD_SIZE", "1")), training.runtime.threads
+    if data.workers * local > cores:
         found.append(
-            f"data.workers is {training.task.data.workers}, and {local} process(es) with so many each share {cores} usable "
-            f"core(s) of this machine, so that they wait for each other; give {cores // local}"
+            f"data.workers is {data.workers}, and {local} process(es) with so many each share {cores} usable core(s) "
+            f"of this machine, so that they wait for each other; give {cores // local}"
         )
-    if training.runtime.device.type == "cpu" and local * training.runtime.threads > cores:
+    if training.runtime.device.type == "cpu" and local * threads > cores:
         found.append(
-            f"{local} process(es) with {training.runtime.threads} thread(s) each share {cores} usable core(s) of this machine and will wait "
-            f"for each other; start at most {cores}, with one thread each"
+            f"{local} process(es) with {threads} thread(s) each share {cores} usable core(s) of this machine and will "
+            f"wait for each other; start at most {cores}, with one thread each"
         )
     return found
 
 
 def worse_than(baseline: Mapping[str, float], metrics: Mapping[str, float]) -> str | None:
-    """Say in which metrics a model is worse than the trivial baseline, as far as it is known what is better."""
+    """Return a warning of the metrics in which a model is worse than the trivial baseline, if there are any."""
     worse = []
     for name, trivial in baseline.items():
         ahead = metrics.get(name, trivial) - trivial
@@ -69,6 +58,6 @@ def worse_than(baseline: Mapping[str, float], metrics: Mapping[str, float]) -> s
     if not worse:
         return None
     return (
-        f"the model is worse than the trivial baseline in {', '.join(worse)}; look at the loss in ledger.jsonl and at some predictions, and "
-        "try another optim.lr or more epochs"
+        f"the model is worse than the trivial baseline in {', '.join(worse)}; look at the loss in ledger.jsonl and at "
+        "some predictions, and try another optim.lr or more epochs"
     )

@@ -23,7 +23,7 @@ from toolkit.distributed.memory import lacks_memory
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import DefectElsewhereError, UserError
 from toolkit.evaluation import Evaluation, evaluate
-from toolkit.output.run_folder import RunFolder, told_if_refused
+from toolkit.output.run_folder import RunFolder, explain_disk_errors
 from toolkit.task import Task
 
 SAMPLES = 4
@@ -104,7 +104,7 @@ def try_export(
     place = folder.path / "model.partial"
     shutil.rmtree(place, ignore_errors=True)
     try:
-        with told_if_it_fails("to save the model"), told_if_refused(folder.path):
+        with told_if_it_fails("to save the model"), explain_disk_errors(folder.path):
             export(model, place, results)
         size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
     finally:

@@ -20,6 +20,7 @@ from toolkit.checkpoint.sharded import check_folder_is_shared, shard_map_of
 from toolkit.checkpoint.writer import PartWriter, Saver, newest_name
 from toolkit.config.schema import Config
 from toolkit.config.yaml import to_yaml
+from toolkit.data.overlap import overlap_of
 from toolkit.distributed.last_word import say_last
 from toolkit.distributed.launch import agent
 from toolkit.distributed.memory import lacks_memory
@@ -29,14 +30,13 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.watchdog import Verdict
 from toolkit.errors import DEFECT, STOPPED, USER_CAN_FIX, Preempted, UserError
 from toolkit.evaluation import Evaluation
-from toolkit.evaluation_file import evaluation_of, numbers, write_evaluation
 from toolkit.loop import train
 from toolkit.models.parameters import weights_of
 from toolkit.output.console import Console, Display, clock
+from toolkit.output.evaluation_file import evaluation_of, numbers, write_evaluation
 from toolkit.output.ledger import Ledger
 from toolkit.output.provenance import changes, provenance, versions
-from toolkit.output.run_folder import RunFolder, now, told_if_refused, write_whole
-from toolkit.overlap import overlap_of
+from toolkit.output.run_folder import RunFolder, explain_disk_errors, now, write_whole
 from toolkit.plan_warnings import warnings_of, worse_than
 from toolkit.prepare import plan, prepare, state_bytes, whole_model
 from toolkit.progress import Progress
@@ -145,7 +145,7 @@ class Session:
         trained = whole_model(training) if task.export is not None else None
 
         def finish() -> None:
-            with told_if_refused(folder.path):
+            with explain_disk_errors(folder.path):
                 self.finish(training, trained, evaluation, progress)
 
         runtime.on_main(finish)
@@ -178,7 +178,7 @@ class Session:
 
     def begin(self, training: Training, start: Start, summary: dict[str, str]) -> str | None:
         """Write down what is about to run; return what the user is told. Until here nothing in the folder was changed."""
-        with told_if_refused(self.folder.path):
+        with explain_disk_errors(self.folder.path):
             remark = make_way(self.folder, start)
             self.begin_record(training, start, summary)
             # After run.json, which alone does not yet make the folder this run's.

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from toolkit.checkpoint.resume import GOES_ON, begun_from_scratch, begun_in, changed_settings, listed
+from toolkit.checkpoint.resume import GOES_ON, begun_from_scratch, changed_settings, listed
 from toolkit.checkpoint.writer import newest_name
 from toolkit.config.learning_rates import with_learning_rate
 from toolkit.config.schema import Config
@@ -15,9 +15,9 @@ from toolkit.distributed.launch import launched
 from toolkit.distributed.memory import OutOfMemoryError, lack_of, lacks_memory, told
 from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
-from toolkit.evaluate_only import evaluate_only
+from toolkit.evaluate_only import FILES, evaluate_only
 from toolkit.output.console import Console
-from toolkit.output.run_folder import RunFolder
+from toolkit.output.run_folder import RunFolder, begun_in
 from toolkit.session import Result, Session, nothing_to_do, tell
 from toolkit.signals import end_undisturbed
 from toolkit.task import Task
@@ -40,7 +40,9 @@ def carry_out(
         config = with_learning_rate(config, runtime.on_main(lambda: rate_begun_with(config)))
         if config.evaluate.only:
             with lack_of_memory_told(config, runtime):
-                result = evaluate_only(config, build_task, recipe, runtime, console)
+                evaluation = evaluate_only(config, build_task, recipe, runtime, console)
+                result = Result(evaluation.metrics, evaluation.baseline, 0, Path(str(config.output)))
+                tell(result, console, places=FILES)
         else:
             result = train_in_folder(config, build_task, recipe, runtime, console)
     except (SharedUserError, Preempted):

@@ -166,7 +166,7 @@ def test_letters_that_a_stream_does_not_know_are_printed_as_their_numbers(monkey
     console = Console(is_main=True)
     console.summary("größer", {"Spalte": "Öl"})
     console.table("", ["Maß"], [["größer"]])
-    pipes.tell("label é", sys.stdout)
+    pipes.print_line("label é", sys.stdout)
     assert b"gr\\xf6\\xdfer\n" in written.getvalue()
     assert b"Spalte  \\xd6l\n" in written.getvalue()
     assert written.getvalue().endswith(b"label \\xe9\n")

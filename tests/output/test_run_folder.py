@@ -17,7 +17,7 @@ from trial import state_of
 
 from toolkit.cli import main
 from toolkit.errors import UserError
-from toolkit.output.run_folder import RunFolder, is_locked, leave_word_of_refusal, read_record, write_whole
+from toolkit.output.run_folder import RunFolder, is_locked, read_record, record_refusal, write_whole
 
 HOLD = "import sys; from pathlib import Path; from toolkit.output.run_folder import RunFolder; \
 f = RunFolder(Path(sys.argv[1])); f.claim(); print('held', flush=True); sys.stdin.read()"
@@ -61,14 +61,14 @@ def test_one_process_holds_a_folder_and_its_death_frees_it(tmp_path: Path) -> No
 
 
 def test_a_refusal_is_recorded_in_a_new_folder_and_in_no_other(tmp_path: Path) -> None:
-    leave_word_of_refusal(tmp_path / "new", ("no such file",))
+    record_refusal(tmp_path / "new", ("no such file",))
     assert read_record(tmp_path / "new")["problems"] == ["no such file"]
     assert RunFolder(tmp_path / "new").is_new()
 
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.txt").write_text("mine")
-    leave_word_of_refusal(other, ("no such file",))
+    record_refusal(other, ("no such file",))
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]
 
 

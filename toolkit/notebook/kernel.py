@@ -23,7 +23,7 @@ class KernelWatchdog(Watchdog):
     def end(self, verdict: Verdict, found_here: bool) -> None:
         """Have the main thread raise KeyboardInterrupt, once, and say why."""
         if self.settled is None and self.ending.acquire(blocking=False):
-            pipes.tell(f"\nended at once: {verdict['text']}", sys.stderr)
+            pipes.print_line(f"\nended at once: {verdict['text']}", sys.stderr)
             main = ctypes.c_ulong(threading.main_thread().ident or 0)
             # What the interrupt itself would do, if the run had not taken it for a request to stop.
             ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(KeyboardInterrupt))

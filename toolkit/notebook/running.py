@@ -5,7 +5,7 @@ from pathlib import Path
 from toolkit.errors import UserError
 from toolkit.notebook.kernel import start_in_kernel
 from toolkit.notebook.opening import Recipe
-from toolkit.output.run_folder import leave_word_of_refusal
+from toolkit.output.run_folder import record_refusal
 from toolkit.session import Result
 from toolkit.training_run import carry_out
 
@@ -25,7 +25,7 @@ def run(recipe: Recipe) -> Result:
         runtime = start_in_kernel(recipe.config)
         return carry_out(recipe.config, recipe.task, recipe.name, runtime)
     except UserError as error:
-        leave_word_of_refusal(Path(str(recipe.config.output)), error.problems)
+        record_refusal(Path(str(recipe.config.output)), error.problems)
         raise
     except KeyboardInterrupt:
         # By then nobody else has let go of the model.

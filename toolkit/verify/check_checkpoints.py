@@ -104,7 +104,7 @@ def check_settings(
 
 
 def is_same_course(found: CheckpointEvidence, expected: Expected | None) -> bool:
-    """Return whether the steps up to a checkpoint are those of the run as it is now, which may have been made longer."""
+    """Return whether the run, even if it was made longer since, has the same steps up to a checkpoint."""
     if expected is None or found.manifest is None or not is_count(total := found.state.get("total_steps")):
         return False
     step = found.manifest.step
