@@ -1,4 +1,4 @@
-"""The debugging notebook runs and finds what it claims, and what it is made of leaves no trace on a training or a kernel."""
+"""The debugging notebook finds what it claims, and its functions leave no trace on a training or a kernel."""
 
 import json
 import os
@@ -42,9 +42,9 @@ from toolkit.notebook import (
     run_with_plot,
 )
 from toolkit.notebook.batches import micro_batches_of, some_samples
-from toolkit.notebook.keeping import as_it_was, generator_states
-from toolkit.notebook.launching import followed, problems_in
+from toolkit.notebook.launching import problems_in, run_and_show
 from toolkit.notebook.learning import values_of
+from toolkit.notebook.session import as_it_was, generator_states
 from toolkit.notebook.token_losses import TokenLoss, coloured
 from toolkit.output.ledger import read_ledger
 from toolkit.output.run_folder import RunFolder, is_locked
@@ -347,10 +347,11 @@ def test_what_can_not_be_launched_is_refused(tmp_path: Path) -> None:
 def test_what_the_processes_say_is_shown_and_their_refusal_understood(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    script = "print('begun', flush=True); import sys; print('\\ntiny can\\'t go on:\\n  - too small', file=sys.stderr); sys.exit(2)"
-    code, said = followed([sys.executable, "-c", script], RunFolder(tmp_path))
+    refusal = "import sys; print('\\ntiny can\\'t go on:\\n  - too small', file=sys.stderr); sys.exit(2)"
+    script = f"print('begun', flush=True); {refusal}"
+    code, lines = run_and_show([sys.executable, "-c", script], RunFolder(tmp_path))
     assert code == 2
-    assert list(problems_in(said)) == ["too small"]
+    assert list(problems_in(lines)) == ["too small"]
     assert "begun" in capfd.readouterr().out
 
 
@@ -359,12 +360,12 @@ def test_an_interrupt_asks_the_processes_to_stop_and_another_one_ends_them(tmp_p
     waiting = "import time, pathlib\nwhile not pathlib.Path({0!r}).exists(): time.sleep(0.05)\nprint('sealed')\n{1}"
     interrupt = (os.getpid(), signal.SIGINT)
     threading.Timer(0.8, os.kill, interrupt).start()
-    code, said = followed([sys.executable, "-c", waiting.format(str(folder.stop_file), "")], folder)
-    assert (code, said) == (0, ["sealed\n"])
+    code, lines = run_and_show([sys.executable, "-c", waiting.format(str(folder.stop_file), "")], folder)
+    assert (code, lines) == (0, ["sealed\n"])
     assert not folder.stop_file.exists()
     for seconds in (0.8, 1.3):
         threading.Timer(seconds, os.kill, interrupt).start()
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        followed([sys.executable, "-c", waiting.format(str(folder.stop_file), "time.sleep(60)")], folder)
+        run_and_show([sys.executable, "-c", waiting.format(str(folder.stop_file), "time.sleep(60)")], folder)
     assert time.monotonic() - begun < 30

@@ -1,4 +1,4 @@
-"""What has changed between the starts of a run: it is said, written down, found by `toolkit verify`, and refused if asked."""
+"""Changes between the starts of a run are printed, recorded, found by `toolkit verify`, and refused if asked."""
 
 import json
 import shutil

@@ -168,7 +168,7 @@ def test_an_altered_field_of_any_row_is_found_and_its_step_is_named(finished: Pa
 def test_a_ledger_that_was_altered_and_linked_anew_is_given_away_by_the_checkpoints(
     finished: Path, data: st.DataObject
 ) -> None:
-    """Whoever alters a row may write all links anew, and the end in run.json; the seals still tell, but for the row after them."""
+    """Even if all links and the end in run.json are rewritten too, the seals show it, but for the rows after them."""
     with copy_of(finished) as run:
         lines = lines_of(run)
         place = data.draw(st.integers(0, STEPS - 2))
