@@ -1,4 +1,4 @@
-"""What looks like a mistake is said before the first step, and at the end; a loss that breaks its rule is refused."""
+"""Mistakes that are likely give a warning before the first step or at the end; a loss that breaks its rule is refused."""
 
 import json
 import os
@@ -65,8 +65,8 @@ def test_a_mean_is_refused_on_two_processes(tmp_path: Path) -> None:
     done = launch(TINY, "--output", str(tmp_path / "run"), *flags)
     assert done.returncode == 1
     at_once, _, below = done.stderr.partition("Traceback (most recent call last):")
-    for told in (at_once, below):  # and again below the launcher's own trace
-        assert told.count("the task's loss is a mean (a micro-batch of 2 samples has the loss") == 1
+    for text in (at_once, below):  # and again below the launcher's own trace
+        assert text.count("the task's loss is a mean (a micro-batch of 2 samples has the loss") == 1
 
 
 def test_units_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_units_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_padding_that_acts_on_samples_is_told(tmp_path: Path) -> None:
+def test_padding_that_acts_on_samples_gives_a_warning(tmp_path: Path) -> None:
     outcome = run(tmp_path / "run", *REHEARSED, build=with_loss(of_the_padding)).done()
     outcome.says("warning: the loss depends on how samples are put into batches")
     assert any("depends on how samples" in warning for warning in outcome.record["warnings"])
@@ -107,11 +107,11 @@ def overlapping(shared: int) -> Callable[[Line], Task]:
 @pytest.mark.parametrize("shared", [0, 3, 10])
 def test_evaluation_samples_that_were_trained_on_are_counted(shared: int, tmp_path: Path) -> None:
     outcome = run_here(Line, overlapping(shared), ["--threads", "1", "--epochs", "1"], tmp_path / "run").done()
-    told = f"warning: {shared} of 10 evaluation samples ({shared / 10:.1%}) are in the training data too"
-    assert (told in outcome.output) == (shared > 0)
+    warning = f"warning: {shared} of 10 evaluation samples ({shared / 10:.1%}) are in the training data too"
+    assert (warning in outcome.output) == (shared > 0)
 
 
-def test_the_same_file_for_training_and_evaluation_is_told(classify: Classify, table: Path) -> None:
+def test_the_same_file_for_training_and_evaluation_gives_a_warning(classify: Classify, table: Path) -> None:
     outcome = classify("--steps", "2", "--data.eval", table).done()
     outcome.says("warning: 40 of 40 evaluation samples (100.0%) are in the training data too")
 
@@ -184,7 +184,7 @@ def test_the_spread_order_is_one_of_all_that_are_wanted(count: int, most: int) -
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "warning"),
     [
         (
             ["--batch.size", "5000"],
@@ -194,10 +194,10 @@ def test_the_spread_order_is_one_of_all_that_are_wanted(count: int, most: int) -
         (["--threads", "64"], "1 process(es) with 64 thread(s) each share"),
     ],
 )
-def test_settings_that_look_like_a_mistake(words: list[str], told: str, tmp_path: Path) -> None:
+def test_settings_that_look_like_a_mistake(words: list[str], warning: str, tmp_path: Path) -> None:
     given = ["--epochs", "3", *([] if "--threads" in words else ["--threads", "1"]), *words]
     outcome = run_here(Line, lambda config: line(), given, tmp_path / "run").done()
-    outcome.says(f"  warning: {told}")
+    outcome.says(f"  warning: {warning}")
     assert len(outcome.record["warnings"]) == 1
 
 
@@ -212,17 +212,18 @@ def test_more_processes_than_cores(tmp_path: Path) -> None:
     assert "warning: 2 process(es) with 1 thread(s) each share 1 usable core(s)" in done.stdout
 
 
-def test_a_model_that_is_worse_than_the_baseline_says_so(tmp_path: Path) -> None:
+def test_a_model_that_is_worse_than_the_baseline_gives_a_warning(tmp_path: Path) -> None:
     def wrong(config: Any) -> Any:
         return replace(task(config), predict=lambda model, batch: 1 - batch["labels"])
 
-    told = "the model is worse than the trivial baseline in accuracy (0.0000 against "
+    warning = "the model is worse than the trivial baseline in accuracy (0.0000 against "
     short = ("--steps", "1", "--epochs", "null")
     outcome = run(tmp_path / "wrong", *short, build=wrong).done()
-    outcome.says(f"warning: {told}")
-    assert outcome.record["warnings"][-1].startswith(told)
+    outcome.says(f"warning: {warning}")
+    assert outcome.record["warnings"][-1].startswith(warning)
     assert (
-        told not in run(tmp_path / "right", *short, build=lambda config: replace(wrong(config), baseline=None)).output
+        warning
+        not in run(tmp_path / "right", *short, build=lambda config: replace(wrong(config), baseline=None)).output
     )
     assert worse_than({"loss": 1.0, "accuracy": 0.5}, {"loss": 2.0, "accuracy": 0.4, "f1": 0.1}) is not None
     assert worse_than({"loss": 2.0, "accuracy": 0.5}, {"loss": 1.0, "accuracy": 0.5}) is None

@@ -1,4 +1,4 @@
-"""The run folder: written whole, owned by one run, and told truly by `toolkit status`."""
+"""The run folder: written whole, owned by one run, and reported by `toolkit status`."""
 
 import errno
 import fcntl
@@ -143,7 +143,7 @@ def without_locks(number: int) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
-def test_a_file_system_without_locks_is_told_and_trained_on(
+def test_a_file_system_without_locks_is_reported_and_trained_on(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fcntl, "lockf", without_locks(number))
@@ -163,7 +163,9 @@ def test_a_run_folder_that_is_deleted_under_way_is_missed(batch: int, tmp_path: 
     folder = tmp_path / "run"
     gone = acting(lambda: folder.rename(tmp_path / "gone"), training=batch)
     outcome = run(folder, "--checkpoint.every", "4", build=gone)
-    outcome.told("was deleted or replaced while the run was under way", "begins anew, since no checkpoint is there now")
+    outcome.told(
+        "was deleted or replaced while the run was under way", "begins from scratch, since no checkpoint is there now"
+    )
     assert {path.name for path in folder.iterdir()} <= {"run.json", "run.lock", "checkpoints"}
     assert read_record(folder).get("status") in (None, "refused")
 

@@ -1,4 +1,4 @@
-"""`toolkit compare A B`: where two runs part, whatever made them part, and that rounding alone is told from it."""
+"""`toolkit compare A B`: the step at which two runs diverge, whatever the reason, and that rounding is no divergence."""
 
 import json
 import shutil
@@ -81,7 +81,7 @@ def test_a_run_is_the_same_as_itself_bit_for_bit(runs: Runs, capsys: pytest.Capt
     assert f"after step {STEPS}: the same bit for bit" in printed
 
 
-def test_another_cut_is_the_same_up_to_rounding(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_split_is_the_same_up_to_rounding(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     comparison = compare(runs(), runs("--batch.micro", "3", "--evaluate.every", "7"))
     assert comparison.same
     assert not comparison.identical
@@ -95,7 +95,7 @@ def test_another_cut_is_the_same_up_to_rounding(runs: Runs, capsys: pytest.Captu
     assert "up to rounding, which is taken to be 1e-07 for float64" in capsys.readouterr().out
 
 
-def test_another_seed_parts_at_the_first_step(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_seed_differs_at_the_first_step(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     other = runs("--seed", "1", "--data.samples", "44")
     assert main(["compare", str(runs()), str(other)]) == 1
     printed = capsys.readouterr().out
@@ -105,7 +105,7 @@ def test_another_seed_parts_at_the_first_step(runs: Runs, capsys: pytest.Capture
     assert "they part at step 1: samples, losses, gradient norms" in printed
 
 
-def test_another_learning_rate_parts_at_the_first_step_and_its_loss_at_the_second(runs: Runs) -> None:
+def test_another_learning_rate_differs_at_the_first_step_and_its_loss_at_the_second(runs: Runs) -> None:
     """The first loss is that of weights that nothing has changed yet."""
     divergences = compare(runs(), runs("--optim.lr", "0.05001")).ledgers.divergences
     assert (
@@ -128,7 +128,9 @@ def test_another_learning_rate_parts_at_the_first_step_and_its_loss_at_the_secon
     share=st.one_of(st.floats(1e-14, 0.5), st.sampled_from([NOTABLE / 2, NOTABLE * 2, 5e-8, 2e-7])),
     later=st.integers(0, STEPS),
 )
-def test_the_step_at_which_a_number_parts_is_named(runs: Runs, step: int, name: str, share: float, later: int) -> None:
+def test_the_step_at_which_a_number_differs_is_named(
+    runs: Runs, step: int, name: str, share: float, later: int
+) -> None:
     """One number grows by a share of itself at one step, and by double that at a later one, if there is one."""
     kind, _, field = name.rpartition(" ")
     rows = rows_of(runs())
@@ -146,7 +148,7 @@ def test_the_step_at_which_a_number_parts_is_named(runs: Runs, step: int, name: 
     assert all(other.first is None for name, other in comparison.ledgers.divergences.items() if name != kind)
     assert divergence.first == step
     for found, bound in ((divergence.notable, NOTABLE), (divergence.beyond, TOLERANCES["float64"])):
-        # What a product of rounded numbers comes to beside the bound is anybody's guess.
+        # Close to the bound, rounding decides.
         if all(not isclose(part / (1 + part), bound, rel_tol=1e-3) for part in grown.values()):
             assert found == next((place for place, part in grown.items() if part / (1 + part) > bound), None)
     largest = max(grown.values())
@@ -159,7 +161,7 @@ def test_the_step_at_which_a_number_parts_is_named(runs: Runs, step: int, name: 
     ("field", "value", "kind"),
     [("fingerprint", "0" * 16, "samples"), ("samples", 7, "samples"), ("units", 7, "units")],
 )
-def test_what_is_counted_parts_at_once(pair: tuple[Path, Path], field: str, value: Any, kind: str) -> None:
+def test_a_count_that_differs_is_no_rounding(pair: tuple[Path, Path], field: str, value: Any, kind: str) -> None:
     rows = rows_of(pair[1])
     rows[12][field] = value
     write_rows(pair[1], rows)
@@ -171,7 +173,7 @@ def test_what_is_counted_parts_at_once(pair: tuple[Path, Path], field: str, valu
 
 
 @pytest.mark.parametrize("value", [None, "x", inf, [1]])
-def test_a_loss_that_is_no_number_parts(pair: tuple[Path, Path], value: Any) -> None:
+def test_a_loss_that_is_no_number_differs(pair: tuple[Path, Path], value: Any) -> None:
     rows = rows_of(pair[1])
     rows[12]["loss"] = None if value == inf else value
     write_rows(pair[1], rows)
@@ -263,7 +265,7 @@ def test_the_newest_step_of_which_both_have_a_valid_checkpoint_is_taken(pair: tu
 
 
 @pytest.mark.parametrize(("factor", "same"), [(1 + 1e-9, True), (1 + 1e-5, False)])
-def test_weights_that_part_are_told(pair: tuple[Path, Path], factor: float, same: bool) -> None:
+def test_weights_that_differ_are_reported(pair: tuple[Path, Path], factor: float, same: bool) -> None:
     change_weights(pair[1], STEPS, lambda weights: weights["inner.weight"].mul_(factor))
     comparison = compare(*pair)
     assert comparison.same == same
@@ -272,7 +274,7 @@ def test_weights_that_part_are_told(pair: tuple[Path, Path], factor: float, same
     assert ("they part at step 40: weights" in str(comparison)) == (not same)
 
 
-def test_other_tensors_are_told(pair: tuple[Path, Path]) -> None:
+def test_other_tensors_are_reported(pair: tuple[Path, Path]) -> None:
     change_weights(pair[1], STEPS, lambda weights: weights.pop("inner.weight"))
     assert "they have other tensors: inner.weight" in str(compare(*pair))
     assert not compare(*pair).same
@@ -316,7 +318,7 @@ def test_dropout_is_named_where_the_number_of_processes_differs(runs: Runs, tmp_
     assert printed == "they part at step 5: losses; dropout 0.2: numbers repeat on the same topology only"
 
 
-def test_versions_and_topologies_are_told(pair: tuple[Path, Path]) -> None:
+def test_versions_and_topologies_are_reported(pair: tuple[Path, Path]) -> None:
     run = RunFolder(pair[1])
     record = run.record()
     first = record["topology"][0]

@@ -79,7 +79,7 @@ def wrong(run: RunFolder) -> set[str]:
     return {result.name for result in verify(run.path).results if result.problems}
 
 
-def link_anew(run: RunFolder, lines: list[bytes]) -> None:
+def link_again(run: RunFolder, lines: list[bytes]) -> None:
     """Write a ledger whose links fit, and have run.json tell of its end."""
     link, written = "", []
     for line in lines:
@@ -165,9 +165,7 @@ def test_an_altered_field_of_any_row_is_found_and_its_step_is_named(finished: Pa
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_a_ledger_that_was_altered_and_linked_anew_is_given_away_by_the_checkpoints(
-    finished: Path, data: st.DataObject
-) -> None:
+def test_the_checkpoints_show_that_a_ledger_was_altered_and_linked_again(finished: Path, data: st.DataObject) -> None:
     """Even if all links and the end in run.json are rewritten too, the seals show it, but for the rows after them."""
     with copy_of(finished) as run:
         lines = lines_of(run)
@@ -175,7 +173,7 @@ def test_a_ledger_that_was_altered_and_linked_anew_is_given_away_by_the_checkpoi
         row = json.loads(lines[place])
         row["loss"] = data.draw(other_value(row["loss"]))
         lines[place] = json.dumps(row).encode() + b"\n"
-        link_anew(run, lines)
+        link_again(run, lines)
         assert "step-000060" in wrong(run)
 
 
@@ -209,7 +207,7 @@ def test_a_row_that_is_missing_doubled_or_elsewhere_is_found(finished: Path, dat
             assert {"ledger", "links of the ledger"} <= found
         # Again, with links that fit.
         if what not in ("emptied", "garbled"):
-            link_anew(run, lines)
+            link_again(run, lines)
             assert "ledger" in wrong(run) or (what == "missing" and place == STEPS - 1 and "run.json" in wrong(run))
 
 
@@ -234,7 +232,7 @@ def test_any_altered_byte_of_ledger_or_checkpoints_is_found(finished: Path, data
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_a_checkpoint_that_is_cut_short_or_lacks_a_file_is_found(finished: Path, data: st.DataObject) -> None:
+def test_a_checkpoint_that_is_truncated_or_has_a_file_missing_is_found(finished: Path, data: st.DataObject) -> None:
     with copy_of(finished) as run:
         path = data.draw(st.sampled_from(sealed_files(run)))
         content = path.read_bytes()
@@ -264,13 +262,13 @@ def test_the_chain_of_checkpoints_may_have_gaps_and_no_loops(finished: Path) -> 
     with copy_of(finished) as run:
         manifests = [json.loads((path / "manifest.json").read_text()) for path in sealed_folders(run.checkpoints)]
         assert manifests[0]["previous"] == manifests[1]["seal"]
-        seal_anew(run.checkpoints / "step-000060", previous=manifests[2]["seal"])
+        seal_again(run.checkpoints / "step-000060", previous=manifests[2]["seal"])
         assert wrong(run) == {"chain of checkpoints"}
-        seal_anew(run.checkpoints / "step-000060", previous=None)
+        seal_again(run.checkpoints / "step-000060", previous=None)
         assert wrong(run) == {"chain of checkpoints"}
 
 
-def seal_anew(checkpoint: Path, **changes: Any) -> None:
+def seal_again(checkpoint: Path, **changes: Any) -> None:
     """Change a manifest and seal it, as nobody but a test does."""
     from toolkit.checkpoint.format import read_manifest, write_manifest
 
@@ -377,7 +375,7 @@ def test_the_first_steps_with_other_samples_are_named_and_counted(finished: Path
             row = json.loads(lines[step - 1])
             row["fingerprint"] = "0" * 16
             lines[step - 1] = json.dumps(row).encode() + b"\n"
-        link_anew(run, lines)
+        link_again(run, lines)
         problems = verify(run.path).problems
         assert any(text.startswith("samples: step 17, 18, 30, 31, 32 and 2 more: other samples") for text in problems)
 
@@ -413,7 +411,7 @@ TORN = [b"", b"\0", b"[", b"{}", b"[" * 5000, b"null", b'{"step": []}\n', b"\xff
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_a_damaged_folder_is_told_about_and_never_raises(finished: Path, data: st.DataObject) -> None:
+def test_a_damaged_folder_is_reported_and_raises_nothing(finished: Path, data: st.DataObject) -> None:
     with copy_of(finished) as run:
         files = sorted(path for path in run.path.rglob("*") if path.is_file() and path.parent.name != "model")
         damaged = data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=4, unique=True))
@@ -512,7 +510,7 @@ def test_a_run_that_goes_on_from_elsewhere_is_sound(moved: Callable[[bool], Path
     assert "60 rows, steps 1 to 60" in str(report)
 
 
-def test_a_ledger_that_begins_later_is_told_as_such(moved: Callable[[bool], Path]) -> None:
+def test_a_ledger_that_begins_later_is_reported_as_such(moved: Callable[[bool], Path]) -> None:
     folder = moved(False)
     run, source = RunFolder(folder), folder.parent / "source"
     report = verify(folder)
@@ -590,7 +588,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_recipe_is_loaded_with_what_lies_beside_it_and_does_not_start(tmp_path: Path) -> None:
+def test_a_recipe_is_loaded_with_the_modules_next_to_it_and_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("SAMPLES = 3\nclass Source:\n    def __len__(self): return SAMPLES\n")
     (tmp_path / "mine.py").write_text(RECIPE)
     config_class, build = load_recipe(tmp_path / "mine.py")

@@ -115,8 +115,8 @@ def matching_losses(logits: torch.Tensor, labels: torch.Tensor, total: float) ->
             return losses.masked_fill(targets == NOT_COUNTED, float("nan")), shifted
     raise UserError(
         f"this recipe's loss of these samples is {total:.6g}, and the cross-entropies of their labelled tokens add up "
-        f"to {sums[0]:.6g} (or {sums[1]:.6g} with labels one place further on): its loss is another one, and is not shown "
-        "by token"
+        f"to {sums[0]:.6g} (or {sums[1]:.6g} with labels one place further on): its loss is another one, and is not "
+        "shown by token"
     )
 
 

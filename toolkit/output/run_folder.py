@@ -156,7 +156,7 @@ class RunFolder:
         again = (
             f"goes on from {there[0].name}, the newest checkpoint that is there now"
             if there
-            else "begins anew, since no checkpoint is there now"
+            else "begins from scratch, since no checkpoint is there now"
         )
         return (
             f"the run folder {self.path} was deleted or replaced while the run was under way, so that nothing can be "

@@ -171,7 +171,7 @@ def check_samples(ledger: LedgerEvidence, expected: Expected | None, missing: st
         return CheckResult("samples", problems=(problem,))
     return CheckResult(
         "samples",
-        f"the fingerprints of {len(ledger.rows):,} steps, computed anew for batches of {order.batch_size:,} of "
+        f"the fingerprints of {len(ledger.rows):,} steps, recomputed for batches of {order.batch_size:,} of "
         f"{order.samples:,} samples",
     )
 

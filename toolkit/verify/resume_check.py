@@ -179,7 +179,7 @@ def check_resume(runs: RecipeRuns, killed_at: int, processes: tuple[int, int]) -
         remarks.append(f"rounding is taken to be {comparison.tolerance:g}, for {comparison.dtype}")
     folder_problems = [*verify(resumed).problems]
     if len(starts) != 2 or resumed_after < 1:
-        folder_problems.append("it began anew instead of going on from its checkpoint")
+        folder_problems.append("it began from scratch instead of going on from its checkpoint")
     remarks += [f"run folder: {problem}" for problem in folder_problems]
     all_steps = f"1 to {runs.steps:,}"
     checks = [
