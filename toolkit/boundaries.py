@@ -7,7 +7,8 @@ from toolkit.checkpoint.load import content_of
 from toolkit.config.yaml import as_mapping
 from toolkit.distributed.phase import COPYING
 from toolkit.errors import Preempted
-from toolkit.evaluation import Evaluation, evaluate
+from toolkit.evaluation import evaluate
+from toolkit.output.evaluation_file import Evaluation
 from toolkit.progress import Progress
 from toolkit.rows import Unread
 from toolkit.train_state import Training, state_of

@@ -17,7 +17,7 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.grad_cache import embed
 from toolkit.models.parameters import reshard
 from toolkit.output.console import Display
-from toolkit.output.evaluation_file import Evaluation as Evaluation
+from toolkit.output.evaluation_file import Evaluation
 from toolkit.scoring import Collector, Scored, evenly, to_host
 from toolkit.synchronised_generation import SynchronisedGeneration
 from toolkit.task import GlobalBatchLoss, Source, Task

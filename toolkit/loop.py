@@ -16,8 +16,8 @@ from toolkit.boundaries import conclude, evaluate_again, pause, stop_here
 from toolkit.data.loader import LoadedMicroBatch, started
 from toolkit.distributed.counts import count_micro_batches
 from toolkit.distributed.phase import BACKWARD_PASS, FORWARD_PASS, OPTIMIZER_STEP
-from toolkit.evaluation import Evaluation
 from toolkit.grad_cache import GlobalBatchStep, loss_of_batch
+from toolkit.output.evaluation_file import Evaluation
 from toolkit.progress import Progress
 from toolkit.randomness import seed_for
 from toolkit.rows import StepTaken, StepValues, Unread

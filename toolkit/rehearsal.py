@@ -22,7 +22,8 @@ from toolkit.config.schema import Config
 from toolkit.distributed.memory import lacks_memory
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import DefectElsewhereError, UserError
-from toolkit.evaluation import Evaluation, evaluate
+from toolkit.evaluation import evaluate
+from toolkit.output.evaluation_file import Evaluation
 from toolkit.output.run_folder import RunFolder, explain_disk_errors
 from toolkit.task import Task
 

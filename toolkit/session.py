@@ -29,11 +29,10 @@ from toolkit.distributed.preflight import digests_of_data
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.watchdog import Verdict
 from toolkit.errors import DEFECT, STOPPED, USER_CAN_FIX, Preempted, UserError
-from toolkit.evaluation import Evaluation
 from toolkit.loop import train
 from toolkit.models.parameters import weights_of
 from toolkit.output.console import Console, Display, clock
-from toolkit.output.evaluation_file import evaluation_of, numbers, write_evaluation
+from toolkit.output.evaluation_file import Evaluation, evaluation_of, numbers, write_evaluation
 from toolkit.output.ledger import Ledger
 from toolkit.output.provenance import changes, provenance, versions
 from toolkit.output.run_folder import RunFolder, explain_disk_errors, now, write_whole

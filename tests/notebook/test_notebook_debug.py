@@ -330,7 +330,7 @@ def test_a_kernel_is_not_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(UserError, match="has used CUDA already"):
         launch(recipe, CPU, fork=True)
     assert not (tmp_path / "run").exists()
-    # Who forks it by other means is shown in the fork.
+    # If the kernel is forked by other means, the fork prints the message.
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     run_here(Tiny, tiny_task, ["--threads", "1"], tmp_path / "forked").refused("forked from one that had used CUDA")

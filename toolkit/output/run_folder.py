@@ -51,44 +51,25 @@ def sealed_folders(parent: Path) -> list[Path]:
 
 
 class RunFolder:
-    """One folder for one run. Only the main process holds one."""
+    """The folder of one run. Only the main process locks it and writes run.json."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.config_file = path / "config.yaml"
+        """The resolved settings."""
+        self.model_folder = path / "model"
+        """The trained model, ready for `from_pretrained`."""
+        self.ledger_file = path / "ledger.jsonl"
+        """One row per step."""
+        self.checkpoints = path / "checkpoints"
+        self.lock_file = path / "run.lock"
+        """Locked by the process that works here."""
+        self.stop_file = path / "STOP"
+        """A file that asks the run to stop, whoever makes it."""
         self.lock: IO[str] | None = None
         self.locks_nothing: str | None = None
         """The error of a file system without locks, where two starts at once would not be noticed."""
         self.writing = threading.Lock()
-
-    @property
-    def config_file(self) -> Path:
-        """The resolved configuration."""
-        return self.path / "config.yaml"
-
-    @property
-    def model_folder(self) -> Path:
-        """The trained model, ready for `from_pretrained`."""
-        return self.path / "model"
-
-    @property
-    def ledger_file(self) -> Path:
-        """One row per step."""
-        return self.path / "ledger.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def lock_file(self) -> Path:
-        """Locked by the process that works here."""
-        return self.path / "run.lock"
-
-    @property
-    def stop_file(self) -> Path:
-        """A file that asks the run to stop, whoever makes it."""
-        return self.path / "STOP"
 
     def record(self) -> dict[str, Any]:
         """Return run.json, or an empty mapping if there is none."""
