@@ -10,22 +10,20 @@ from toolkit.config.schema import Config
 from toolkit.distributed.preflight import digests_of_data
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError, UserError
-from toolkit.evaluation import evaluate
+from toolkit.evaluation import evaluate_model
 from toolkit.output.console import Console, Display
-from toolkit.output.evaluation_file import NAME, PREDICTIONS_ALONE, Evaluation, numbers, write_evaluation
+from toolkit.output.evaluation_file import NAME, PREDICTIONS_ALONE, numbers, write_evaluation
+from toolkit.output.result import Result, print_result
 from toolkit.output.run_folder import explain_disk_errors, read_record
 from toolkit.prepare import prepare_for_evaluation
 from toolkit.task import Task
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
-FILES = {"evaluation": NAME, "predictions": PREDICTIONS_ALONE}
-"""What an evaluation writes, by the name that the console gives it."""
-
 
 def evaluate_only(
     config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe: str, runtime: Runtime, console: Console
-) -> Evaluation:
+) -> Result:
     """Evaluate the model in `model.name`, and write the evaluation into the folder `output`.
 
     Raises:
@@ -65,7 +63,7 @@ def evaluate_only(
             f"  warning: {chosen.data.eval} is the file that this model was trained on: the metrics promise too much"
         )
     with Display(console) as display:
-        evaluation = evaluate(task, chosen, runtime, model, last=True, display=display)
+        evaluation = evaluate_model(task, chosen, runtime, model, last=True, display=display)
     assert evaluation is not None  # requests to stop are not noted here
     if not has_training_data:
         evaluation = replace(evaluation, baseline=baseline)
@@ -76,7 +74,9 @@ def evaluate_only(
             write_evaluation(output, evaluation, weights, data, PREDICTIONS_ALONE)
 
     runtime.on_main(write)
-    return evaluation
+    result = Result(evaluation.metrics, evaluation.baseline, 0, output)
+    print_result(result, console, places={"evaluation": NAME, "predictions": PREDICTIONS_ALONE})
+    return result
 
 
 def without_training_data(config: Any) -> Any:

@@ -13,7 +13,7 @@ from toolkit.data.split import MicroBatch
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 from toolkit.notebook.plots import html_table
-from toolkit.train_state import Training
+from toolkit.train_state import TrainState
 
 MAX_SHOWN = 200
 """Characters of a text in a table."""
@@ -56,7 +56,7 @@ class DecodedBatch:
         return f"<p>{escape(repr(self))}</p>{html_table([names, *cells])}"
 
 
-def first_batch(training: Training, step: int = 0) -> DecodedBatch:
+def first_batch(training: TrainState, step: int = 0) -> DecodedBatch:
     """Return the global batch of a step, counted from 0, with decoded texts and the labels that the model learns."""
     micro_batches = micro_batches_of(training, step)
     rows = [
@@ -65,21 +65,21 @@ def first_batch(training: Training, step: int = 0) -> DecodedBatch:
     return DecodedBatch(micro_batches, rows)
 
 
-def micro_batches_of(training: Training, step: int) -> list[LoadedMicroBatch]:
+def micro_batches_of(training: TrainState, step: int) -> list[LoadedMicroBatch]:
     """Return the micro-batches of a step, made in this process by the run's own sampler and data."""
     sampler = copy(training.loader.batch_sampler)
     sampler.first, sampler.end = step, step + 1
     return [training.loader.dataset.__getitems__(plan) for plan in sampler]
 
 
-def some_samples(training: Training, count: int, step: int = 0) -> LoadedMicroBatch:
+def some_samples(training: TrainState, count: int, step: int = 0) -> LoadedMicroBatch:
     """Return the first `count` samples of a step as one micro-batch."""
     ids = tuple(training.order.global_batch(step)[:count].tolist())
     micro: LoadedMicroBatch = training.loader.dataset.__getitems__(MicroBatch(step, 1, ids))
     return micro
 
 
-def decoded_rows(training: Training, micro: LoadedMicroBatch) -> Iterator[dict[str, Any]]:
+def decoded_rows(training: TrainState, micro: LoadedMicroBatch) -> Iterator[dict[str, Any]]:
     """Yield the cells of each row of a micro-batch, by the name of their column."""
     batch = micro.batch
     ids, mask = batch.get("input_ids"), batch.get("attention_mask")
@@ -110,7 +110,7 @@ def label_text(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], row: i
     return f"{value} ({names[value]})" if value in names else str(value)
 
 
-def decoder(training: Training) -> Callable[[Sequence[int]], str]:
+def decoder(training: TrainState) -> Callable[[Sequence[int]], str]:
     """Return the function that decodes token ids.
 
     Raises:

@@ -11,11 +11,11 @@ import torch
 from toolkit.config.schema import OptimConfig
 from toolkit.data.loader import LoadedMicroBatch
 from toolkit.errors import UserError
-from toolkit.loop import take_step
+from toolkit.loop import train_step
 from toolkit.notebook.batches import micro_batches_of
 from toolkit.notebook.plots import BLUE, GREY, ORANGE, Plotted, axes_of, figure
 from toolkit.notebook.session import as_it_was
-from toolkit.train_state import Training
+from toolkit.train_state import TrainState
 
 # The weight of the previous steps in the smoothed loss of a range test: about the last seven.
 SMOOTHING = 0.85
@@ -44,7 +44,7 @@ class Overfitted(Plotted):
         return drawn
 
 
-def overfit(training: Training, steps: int = 50, rate: float | None = None) -> Overfitted:
+def overfit(training: TrainState, steps: int = 50, rate: float | None = None) -> Overfitted:
     """Take some steps on the first global batch alone, at a constant rate, and restore everything.
 
     The loss has to come close to zero. If it does not, the inputs, the labels or the loss are wrong, or the rate does
@@ -101,7 +101,7 @@ class RateRange(Plotted):
         return drawn
 
 
-def learning_rate_range(training: Training, lowest: float = 1e-5, highest: float = 1.0, steps: int = 60) -> RateRange:
+def learning_rate_range(training: TrainState, lowest: float = 1e-5, highest: float = 1.0, steps: int = 60) -> RateRange:
     """Take one step at each rate, on the run's own batches, and restore everything. (Smith 2015, arXiv 1506.01186.)
 
     The rates rise evenly on a logarithmic scale. The test ends early where the loss has risen to three times its
@@ -169,7 +169,7 @@ class GradientNorms(Plotted):
         return drawn
 
 
-def gradient_norms(training: Training, steps: int = 1) -> GradientNorms:
+def gradient_norms(training: TrainState, steps: int = 1) -> GradientNorms:
     """Take the first steps as the run would, return the gradient norm of each layer, and restore everything.
 
     A layer whose norm is far below the others learns next to nothing; one whose norm is far above decides the clipping.
@@ -220,14 +220,14 @@ def layer_name(name: str) -> str:
     return ".".join(parts[: numbers[0] + 1] if numbers else parts[:-1]) or name
 
 
-def at_rate(training: Training, rate: float) -> Training:
+def at_rate(training: TrainState, rate: float) -> TrainState:
     """Return the training with a constant learning rate."""
     optim: OptimConfig = replace(training.config.optim, lr=rate, schedule="constant", warmup=0.0)
     return replace(training, config=replace(training.config, optim=optim))
 
 
-def values_of(training: Training, step: int, micro_batches: list[LoadedMicroBatch]) -> tuple[float, float]:
+def values_of(training: TrainState, step: int, micro_batches: list[LoadedMicroBatch]) -> tuple[float, float]:
     """Take a step with the loop's own function, and return the mean loss before it and the gradient norm."""
     units = sum(micro.units for micro in micro_batches)
-    loss, norm = take_step(training, step, micro_batches, units).read()
+    loss, norm = train_step(training, step, micro_batches, units).read()
     return loss / max(1, units), norm

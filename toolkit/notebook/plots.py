@@ -12,7 +12,7 @@ from typing import Any
 from toolkit.extras import require
 from toolkit.notebook.session import Recipe, run
 from toolkit.output.ledger import read_ledger
-from toolkit.session import Result
+from toolkit.output.result import Result
 
 BLUE, ORANGE, GREY = "#1f6fb2", "#d9722b", "#8a8a8a"
 SECONDS_BETWEEN_PLOTS = 1.0

@@ -11,7 +11,7 @@ from toolkit.notebook.batches import micro_batches_of
 from toolkit.notebook.learning import values_of
 from toolkit.notebook.plots import html_table
 from toolkit.notebook.session import as_it_was
-from toolkit.train_state import Training
+from toolkit.train_state import TrainState
 
 FETCHING = "fetching and collating"
 PHASES = (FETCHING, FORWARD_PASS, BACKWARD_PASS, OPTIMIZER_STEP)
@@ -69,7 +69,7 @@ class Profile:
         )
 
 
-def profile_step(training: Training, step: int = 0, top: int = 10) -> Profile:
+def profile_step(training: TrainState, step: int = 0, top: int = 10) -> Profile:
     """Run one step under torch.profiler, once without it before to warm up, and restore everything.
 
     Args:

@@ -17,18 +17,18 @@ import numpy as np
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState, SharedDict
 
+from toolkit.command import settings_of
 from toolkit.config.schema import Config
 from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.distributed.watchdog import Verdict, Watchdog
 from toolkit.errors import UserError
 from toolkit.output import pipes
+from toolkit.output.result import Result
 from toolkit.output.run_folder import record_refusal
 from toolkit.prepare import prepare
-from toolkit.run import settings_of
-from toolkit.session import Result
+from toolkit.run import run as run_recipe
 from toolkit.task import Task
-from toolkit.train_state import Training
-from toolkit.training_run import carry_out
+from toolkit.train_state import TrainState
 from toolkit.verify.recipe_file import load_recipe
 
 
@@ -73,7 +73,7 @@ def open_recipe(path: str | Path, settings: str = "") -> Recipe:
     return Recipe(file.stem, config, task, file)
 
 
-def prepared(recipe: Recipe) -> Training:
+def prepared(recipe: Recipe) -> TrainState:
     """Return model, optimizer and data of a recipe on this machine's CPU or first GPU, before its first step.
 
     Nothing is written. A later run prepares its own.
@@ -98,7 +98,7 @@ def run(recipe: Recipe) -> Result:
     runtime = None
     try:
         runtime = start_in_kernel(recipe.config)
-        return carry_out(recipe.config, recipe.task, recipe.name, runtime)
+        return run_recipe(recipe.config, recipe.task, recipe.name, runtime)
     except UserError as error:
         record_refusal(Path(str(recipe.config.output)), error.problems)
         raise
@@ -141,7 +141,7 @@ def start_in_kernel(config: Config) -> Runtime:
 
 
 @contextmanager
-def as_it_was(training: Training) -> Iterator[None]:
+def as_it_was(training: TrainState) -> Iterator[None]:
     """Restore the training bit for bit when the block ends.
 
     That is: weights, buffers, gradients, optimizer, gradient scaler and random generators. During the block, a copy of

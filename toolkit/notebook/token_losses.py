@@ -13,7 +13,7 @@ from toolkit.grad_cache import loss_of_batch
 from toolkit.losses import NOT_COUNTED, logits_of
 from toolkit.notebook.batches import decoder, some_samples
 from toolkit.notebook.session import as_it_was
-from toolkit.train_state import Training
+from toolkit.train_state import TrainState
 
 # The relative difference of two sums of thousands of float32 terms, added in different orders.
 NEAR = 1e-4
@@ -62,7 +62,7 @@ class TokenLosses:
         return f"<p>{escape(repr(self))}. Loss in nats: {scale}; grey does not count.</p>{paragraphs}"
 
 
-def loss_per_token(training: Training, samples: int = 3, step: int = 0) -> TokenLosses:
+def loss_per_token(training: TrainState, samples: int = 3, step: int = 0) -> TokenLosses:
     """Return the loss of each token of a step's first samples, with the present weights and without dropout.
 
     For recipes whose loss is a cross-entropy over tokens: causal and masked language models, chat, tagging. The sum is
