@@ -36,7 +36,6 @@ class Overfitted(Plotted):
         return f"loss {self.losses[0]:.4f} at first, {self.losses[-1]:.2g} after {steps} steps on one batch"
 
     def draw(self) -> Any:
-        """Return the figure."""
         drawn = figure()
         axes = axes_of(drawn.subplots(), "one batch, again and again", "step", "loss per unit")
         axes.plot(self.losses, color=BLUE)
@@ -88,7 +87,6 @@ class RateRange(Plotted):
         return f"the loss is lowest at a rate of {self.lowest:.1e}; a tenth of that is {self.suggested:.1e}"
 
     def draw(self) -> Any:
-        """Return the figure."""
         drawn = figure()
         axes = axes_of(drawn.subplots(), "the loss while the learning rate rises", "learning rate", "loss per unit")
         axes.plot(self.rates, self.losses, color=GREY, alpha=0.5, linewidth=1, label="each step")
@@ -153,7 +151,6 @@ class GradientNorms(Plotted):
         return f"{len(self.layers)} layers, whole gradient {first:.3g} in the first of {steps} step(s)"
 
     def draw(self) -> Any:
-        """Return the figure."""
         drawn = figure(height=1.2 + 0.28 * len(self.layers))
         axes = axes_of(drawn.subplots(), "gradient norm by layer", "norm", "")
         heights = list(range(len(self.layers)))

@@ -71,7 +71,6 @@ class Curves(Plotted):
         return f"{len(self.rows)} steps"
 
     def draw(self) -> Any:
-        """Return the figure."""
         drawn = figure(10.0, 2.8)
         loss, norm, rate = drawn.subplots(1, 3, width_ratios=[2, 1, 1])
         steps = [row["step"] for row in self.rows]
