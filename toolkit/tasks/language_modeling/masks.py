@@ -9,7 +9,7 @@ from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 
 HIDDEN, REPLACED = 0.8, 0.1
-"""Of the tokens that are to be predicted, so many become the mask token, so many any other; the rest stay as they are."""
+"""Of the tokens that are to be predicted, so many become the mask token, and so many any other; the rest stay."""
 
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 
