@@ -121,7 +121,7 @@ def stays_stopped(config: Config) -> int | None:
         return None
     from toolkit.distributed.rendezvous import dismiss
 
-    return dismiss(code, config.timeout.meeting)
+    return dismiss(code, config.timeout.rendezvous)
 
 
 def machines_changed(record: Mapping[str, Any]) -> bool:

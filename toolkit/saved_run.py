@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from toolkit.checkpoint.resume import begun_in
-from toolkit.config.parser import parse, read
-from toolkit.config.reading import Reading
+from toolkit.config.parser import Settings, parse, read
 from toolkit.config.schema import Config
 from toolkit.config.suggestions import show
 from toolkit.config.yaml import as_mapping, flatten, read_yaml
@@ -71,7 +70,7 @@ def evaluation_settings(
     return replace(config, output=str(run) if run is not None else f"runs/{recipe}-evaluation")
 
 
-def run_of(given: Reading, recipe: str) -> Path | None:
+def run_of(given: Settings, recipe: str) -> Path | None:
     """Return the run folder that a command means, if it means one."""
     beside = [Path(file).parent for file in given.files if Path(file).name == "config.yaml"]
     named = [Path(str(given.values["output"]))] if "output" in given.origins else []
@@ -96,7 +95,7 @@ def without(file: Path, arguments: Sequence[str]) -> list[str]:
     return rest
 
 
-def refused(given: Reading, own: Mapping[str, Any] | None) -> list[str]:
+def refused(given: Settings, own: Mapping[str, Any] | None) -> list[str]:
     """Return a sentence for each setting that the command gives and that would change nothing here.
 
     `own` are the settings of the run that is evaluated, if there is one.

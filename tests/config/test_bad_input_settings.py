@@ -8,8 +8,7 @@ from conftest import ROOT, Classify
 from recipe_layouts import load_recipe
 
 from toolkit.cli import main
-from toolkit.config.reading import leaves
-from toolkit.config.schema import Config
+from toolkit.config.schema import Config, leaves
 from toolkit.config.suggestions import CALLED_ELSEWHERE, suggestion
 
 
@@ -84,20 +83,20 @@ def test_everything_that_is_wrong_is_told_at_once(classify: Classify) -> None:
     ],
 )
 def test_the_names_of_others_lead_to_the_field(recipe: ModuleType, given: str, meant: str) -> None:
-    known = [key for key, _ in leaves(recipe.Classify())]
+    known = [key for key, _, _ in leaves(recipe.Classify())]
     assert suggestion(given, known, "--") == f"did you mean --{meant}?"
 
 
 @pytest.mark.parametrize(("given", "meant"), [("fp16", "fp16"), ("bf16", "bf16"), ("mixed_precision", "bf16")])
 def test_the_precision_that_was_asked_for_is_named(recipe: ModuleType, given: str, meant: str) -> None:
-    known = [key for key, _ in leaves(recipe.Classify())]
+    known = [key for key, _, _ in leaves(recipe.Classify())]
     assert f"`accelerate launch --mixed_precision {meant}` before the recipe" in suggestion(given, known, "--")
 
 
 def test_every_field_that_such_a_name_leads_to_exists() -> None:
     recipes = [load_recipe(path.stem) for path in (ROOT / "recipes").glob("*.py")]
     classes = [thing for module in recipes for thing in vars(module).values() if isinstance(thing, type)]
-    known = {key for each in classes if issubclass(each, Config) for key, _ in leaves(each())}
+    known = {key for each in classes if issubclass(each, Config) for key, _, _ in leaves(each())}
     assert {meaning for meaning in CALLED_ELSEWHERE if " " not in meaning} <= known
 
 

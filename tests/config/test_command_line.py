@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.config.parser import as_mapping, differing, flatten, parse, read_yaml, to_yaml
-from toolkit.config.reading import leaves
-from toolkit.config.schema import BatchConfig, Config, EvaluateConfig, OptimConfig
+from toolkit.config.parser import parse
+from toolkit.config.schema import BatchConfig, Config, EvaluateConfig, OptimConfig, TimeoutConfig, leaves
 from toolkit.config.suggestions import nearest
+from toolkit.config.yaml import as_mapping, differing, flatten, read_yaml, to_yaml
 from toolkit.errors import UserError
 
 DESCRIPTION = """Put texts into classes.
@@ -103,6 +103,8 @@ def test_no_arguments_yield_the_defaults() -> None:
         (["--optim.clip", "null"], Recipe(optim=OptimConfig(clip=None))),
         (["--evaluate.only"], Recipe(evaluate=EvaluateConfig(only=True))),
         (["--evaluate.only", "--seed", "1"], Recipe(evaluate=EvaluateConfig(only=True), seed=1)),
+        (["--evaluate.only", "yes"], Recipe(evaluate=EvaluateConfig(only=True))),
+        (["--batch.balance", "Off"], Recipe(batch=BatchConfig(balance=False))),
         (["--evaluate.only", "true"], Recipe(evaluate=EvaluateConfig(only=True))),
         (["--batch.balance", "false"], Recipe(batch=BatchConfig(balance=False))),
         (["--output", "5"], Recipe(output="5")),
@@ -150,6 +152,23 @@ def test_every_way_to_write_a_float_in_a_file(write: Any, line: str, value: floa
 @pytest.mark.parametrize("text", ["'null'", "'5'", "no", "off", "2024-01-01", "1:30", "010", "'1e-3'", "' a: b '"])
 def test_text_in_a_file_stays_text(write: Any, text: str) -> None:
     assert read("--config", write(f"output: {text}")).output == text.strip("'")
+
+
+def test_a_quoted_number_in_a_file_is_a_number_where_no_text_is_taken(write: Any) -> None:
+    assert read("--config", write("batch: {size: '8', micro: 'null'}\noptim: {lr: '1e-3'}")) == Recipe(
+        batch=BatchConfig(size=8), optim=OptimConfig(lr=0.001)
+    )
+
+
+@pytest.mark.parametrize("content", ["timeout: {meeting: 5}", "timeout.meeting: 5", "timeout: {rendezvous: 5}"])
+def test_a_file_of_an_earlier_version_is_read_by_the_names_of_today(write: Any, content: str) -> None:
+    """A run that was begun before a setting had its name goes on: its config.yaml and its checkpoints say the old one."""
+    path = write(content)
+    assert read("--config", path) == Recipe(timeout=TimeoutConfig(rendezvous=5))
+    assert differing(read_yaml(path), {"timeout": {"rendezvous": 5}}) == []
+    assert differing(read_yaml(path), {"timeout": {"rendezvous": 6}}) == [("timeout.rendezvous", 5, 6)]
+    both = write("timeout: {meeting: 5, rendezvous: 6}")
+    assert problems("--config", both) == [f"timeout.rendezvous is given more than once in {both}: 5, 6; give one value"]
 
 
 @pytest.mark.parametrize("content", ["", "# nothing\n", "---\n", "batch:\n  # size: 3\nmodel: {lora: {}}\n", "\ufeff"])
@@ -287,6 +306,7 @@ def test_differing_names_each_key_with_both_values() -> None:
         (["--batch.siz", "3"], "--batch.siz 3 is unknown; did you mean --batch.size?"),
         (["--model.rank", "3"], "--model.rank 3 is unknown; did you mean --model.lora.rank?"),
         (["--name", "x"], "--name x is unknown; did you mean --optim.name or --model.name?"),
+        (["--timeout.meeting", "5"], "--timeout.meeting 5 is unknown; did you mean --timeout.rendezvous?"),
         (["--train_batch_size", "8"], "--train_batch_size 8 is unknown; did you mean --batch.size?"),
         (["--trainer.max_epochs", "8"], "--trainer.max_epochs 8 is unknown; did you mean --epochs?"),
         (["--bf16"], "--bf16 is unknown; mixed precision is the launcher's: mixed_precision in the launch file"),
@@ -311,6 +331,11 @@ def test_differing_names_each_key_with_both_values() -> None:
         (["--batch.size", "true"], "batch.size is true; it must be a whole number (given by --batch.size)"),
         (["--batch.size="], "batch.size is ''; it must be a whole number (given by --batch.size)"),
         (["--batch.size", "null"], "batch.size is null; it must be a whole number (given by --batch.size)"),
+        (["--batch.size", ".nan"], "batch.size is .nan; it must be a whole number (given by --batch.size)"),
+        (["--steps", "1:30"], "steps is 1:30; it must be a whole number or null (given by --steps)"),
+        (["--steps", "0x10"], "steps is 0x10; it must be a whole number or null (given by --steps)"),
+        (["--optim.clip", "#x"], "optim.clip is #x; it must be a number or null (given by --optim.clip)"),
+        (["--model.freeze", "&x [*x]"], "model.freeze is &x [*x]; it must be a list, each text or null (given by"),
         (["--optim.lr", ".nan"], "optim.lr is .nan; it must be a finite number or null (given by --optim.lr)"),
         (["--optim.clip=-.inf"], "optim.clip is -.inf; it must be a finite number or null (given by --optim.clip)"),
         (["--evaluate.only", "maybe"], "evaluate.only is maybe; it must be true or false (given by --evaluate.only)"),
@@ -393,6 +418,7 @@ def test_a_file_that_is_missing_a_folder_or_unreadable(tmp_path: Path) -> None:
         ("batch: {size: true}", "batch.size is true; it must be a whole number (given in {path})"),
         ("seed: {a: 1}", 'seed is {{"a": 1}}; it must be a whole number (given in {path})'),
         ("evaluate: {only: 1}", "evaluate.only is 1; it must be true or false (given in {path})"),
+        ("model: {freeze: x}", "model.freeze is x; it must be a list, each text or null (given in {path})"),
         ("model: {name: 5}", "model.name is 5; it must be text (given in {path}); put it in quotes"),
         ("model: {name: null}", "model.name is null; it must be text (given in {path}); put it in quotes"),
         ("optim: {lr: .inf}", "optim.lr is Infinity; it must be a finite number or null (given in {path})"),
@@ -456,7 +482,7 @@ def test_no_argument_brings_anything_but_a_configuration_or_problems(arguments: 
 
 
 def test_every_field_is_the_nearest_name_to_its_misspellings() -> None:
-    names = [key for key, _ in leaves(Recipe())]
+    names = [key for key, _, _ in leaves(Recipe())]
     for name in names:
         assert nearest(name.replace(".", "_"), names)[0] == name
         assert nearest(name.replace("_", "-").upper(), names)[0] == name
@@ -481,7 +507,7 @@ def test_help_shows_the_description_as_it_is(capsys: Any, monkeypatch: pytest.Mo
 
 def test_help_shows_every_field_with_its_sentence_type_and_default(capsys: Any, monkeypatch: Any) -> None:
     text = " ".join(help_text(capsys, monkeypatch).split())
-    for key, _ in leaves(Recipe()):
+    for key, _, _ in leaves(Recipe()):
         assert f" --{key} VALUE " in text
     for expected in (
         "--batch.size VALUE Samples of one optimizer step, over all processes (the global batch). "
@@ -501,7 +527,7 @@ def test_help_and_a_mistyped_flag_are_fast_and_import_no_torch() -> None:
 import json, sys, time
 start = time.perf_counter()
 from toolkit.config.parser import parse
-from toolkit.config.schema import Config
+from toolkit.config.schema import Config, leaves
 from toolkit.errors import UserError
 for arguments in (["--help"], ["--lr", "1"]):
     try:

@@ -6,8 +6,8 @@ Accelerate, and the same fact never stands in both.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
 
 # Far beyond any gain, and still far from what makes the OpenMP library crash.
 MOST_THREADS = 1024
@@ -24,20 +24,24 @@ def locates(default: Any) -> Any:
 
 
 def changes_numbers(config: Any, key: str) -> bool:
-    """Return whether a setting, by its dotted name, decides the numbers of the run; a name that is not known counts as one."""
+    """Return whether a setting decides the numbers of the run. The key is dotted; an unknown key counts as one that does."""
     return not is_declared(config, key, "execution")
 
 
 def is_declared(config: Any, key: str, what: str) -> bool:
-    """Return whether a setting, by its dotted name, was declared by `execution` or by `locates`."""
-    first, _, rest = key.partition(".")
-    found = next((entry for entry in fields(config) if entry.name == first), None)
-    if found is None:
-        return False
-    section = getattr(config, first)
-    if rest and is_dataclass(section):
-        return is_declared(section, rest, what)
-    return bool(found.metadata.get(what, False))
+    """Return whether the field of a dotted key, or of a key inside its mapping, was declared by `execution` or `locates`."""
+    return any(entry.metadata.get(what) for name, _, entry in leaves(config) if f"{key}.".startswith(f"{name}."))
+
+
+def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Field[Any]]]:
+    """Yield every field that is not a section, in order: its dotted key, its type and the field."""
+    hints = get_type_hints(type(config))
+    for entry in fields(config):
+        value = getattr(config, entry.name)
+        if is_dataclass(value):
+            yield from leaves(value, f"{prefix}{entry.name}.")
+        else:
+            yield f"{prefix}{entry.name}", hints[entry.name], entry
 
 
 @dataclass(frozen=True)
@@ -62,15 +66,13 @@ class BatchConfig:
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
         yield from at_least(1, "batch.size", self.size)
-        if self.eval is not None:
-            yield from at_least(1, "batch.eval", self.eval)
-        if self.micro is not None:
-            yield from at_least(1, "batch.micro", self.micro)
-            if 1 <= self.size < self.micro:
-                yield (
-                    f"batch.micro is {self.micro}, but the global batch has only {self.size} samples (batch.size); "
-                    "give a smaller batch.micro or leave it out"
-                )
+        yield from at_least(1, "batch.eval", self.eval)
+        yield from at_least(1, "batch.micro", self.micro)
+        if 1 <= self.size < (self.micro or 0):
+            yield (
+                f"batch.micro is {self.micro}, but the global batch has only {self.size} samples (batch.size); "
+                "give a smaller batch.micro or leave it out"
+            )
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,7 @@ class EvaluateConfig:
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
         yield from at_least(0, "evaluate.show", self.show)
-        if self.every is not None:
-            yield from at_least(1, "evaluate.every", self.every)
+        yield from at_least(1, "evaluate.every", self.every)
 
 
 @dataclass(frozen=True)
@@ -157,8 +158,7 @@ class CheckpointConfig:
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
-        if self.every is not None:
-            yield from at_least(1, "checkpoint.every", self.every)
+        yield from at_least(1, "checkpoint.every", self.every)
         yield from at_least(0, "checkpoint.keep", self.keep)
         direction, _, metric = self.best.partition(" ")
         if direction not in ("lowest", "highest") or not metric.strip():
@@ -169,7 +169,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class TimeoutConfig:
-    meeting: float = execution(60.0)
+    rendezvous: float = execution(60.0)
     """End the start when for so many seconds no process came that the others wait for: a machine was not started, or not reached."""
     silence: float = execution(60.0)
     """End the run when a process has given no sign of life for so many seconds: it died, or its machine froze."""
@@ -178,7 +178,7 @@ class TimeoutConfig:
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
-        for name, value in (("meeting", self.meeting), ("silence", self.silence), ("progress", self.progress)):
+        for name, value in (("rendezvous", self.rendezvous), ("silence", self.silence), ("progress", self.progress)):
             if not value >= 1:
                 yield f"timeout.{name} is {value}; it must be 1 second or more"
 
@@ -190,8 +190,7 @@ class LogConfig:
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
-        if self.every is not None:
-            yield from at_least(1, "log.every", self.every)
+        yield from at_least(1, "log.every", self.every)
 
 
 @dataclass(frozen=True)
@@ -241,8 +240,7 @@ class Config:
             yield "neither epochs nor steps is given; give one of them"
         if self.epochs is not None and not self.epochs > 0:
             yield f"epochs is {self.epochs}; it must be greater than 0"
-        if self.steps is not None:
-            yield from at_least(1, "steps", self.steps)
+        yield from at_least(1, "steps", self.steps)
         if self.seed < 0:
             yield f"seed is {self.seed}; it must be 0 or greater"
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
@@ -252,7 +250,10 @@ class Config:
             )
 
 
-def at_least(lowest: int, name: str, value: int) -> Iterator[str]:
-    """Yield a problem if `value` is below `lowest`."""
-    if value < lowest:
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
+def at_least(lowest: int, name: str, value: int | None) -> Iterator[str]:
+    """Yield a problem if `value` is below `lowest`; null is not."""
+    if value is not None and value < lowest:
         yield f"{name} is {value}; it must be {lowest} or greater"

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from toolkit.config.yaml import is_number
+from toolkit.config.yaml import read_text
 
 PLAIN_WORDS: dict[Any, str] = {
     int: "a whole number",
@@ -81,6 +81,7 @@ CALLED_ELSEWHERE = {
     "resume": "resume_from_checkpoint ckpt_path",
     "seed": "data_seed random_seed",
     "steps": "max_steps max_train_steps",
+    "timeout.rendezvous": "meeting rdzv_timeout",
     "the recipe trains and evaluates without being told to": "do_train",
     "nothing is overwritten: give another --output": "overwrite_output_dir",
     "no code from a hub is run": "trust_remote_code",
@@ -173,8 +174,9 @@ def remedy(hint: Any, value: Any, from_file: bool) -> str:
     """Return the end of a sentence that says what to write instead, where that can be guessed."""
     if isinstance(value, str) and (words := nearest(value, choices(hint))):
         return f"; did you mean {words[0]}?"
-    if takes(hint, int) and is_number(str(value)) and float(value).is_integer():
-        return f"; write {float(value):.0f}"
+    number = read_text(str(value))
+    if takes(hint, int) and isinstance(number, float) and number.is_integer():
+        return f"; write {number:.0f}"
     if takes(hint, str) and from_file and not isinstance(value, list | dict):
         return "; put it in quotes"
     return ""
@@ -182,7 +184,7 @@ def remedy(hint: Any, value: Any, from_file: bool) -> str:
 
 def takes(hint: Any, kind: type) -> bool:
     """Tell whether a type, or one of the members of a union, is this kind."""
-    return kind is hint or kind in get_args(hint)
+    return hint is kind or (get_origin(hint) in (Union, UnionType) and kind in get_args(hint))
 
 
 def names(sentence: str, key: str) -> bool:
