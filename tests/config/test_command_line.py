@@ -381,6 +381,7 @@ def test_one_bad_flag(arguments: list[str], expected: str) -> None:
         ("seed: 1\nseed: 2\n", "{path} is not YAML: line 2, column 1: the key seed stands twice"),
         ("seed: 1\n---\nseed: 2\n", "{path} is not YAML: line 2, column 1: but found another document"),
         ("seed: !!python/object:os.system 1", "{path} is not YAML: line 1, column 7: could not determine"),
+        ("seed: !!bool x", "{path} is not YAML: 'x'"),
         ("seed: !!int x", "{path} is not YAML: invalid literal for int()"),
         ("seed: \x00", "{path} is not YAML: unacceptable character #x0000"),
         ("? [a]\n: 1", "{path} is not YAML: line 1, column 3: found unhashable key"),

@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import Any, get_type_hints
 
 from toolkit.config.schema import Config
-from toolkit.config.suggestions import allowed, show
+from toolkit.config.suggestions import show
+from toolkit.config.values import allowed
 from toolkit.config.yaml import as_mapping
 
 

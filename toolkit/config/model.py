@@ -27,7 +27,6 @@ class LoraConfig:
     """Save the whole model with the adapters merged in, and them in its folder `adapter`; false saves them alone. A new head needs true."""
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values, a sentence each."""
         if self.rank is None:
             if self != LoraConfig():
                 yield "model.lora has settings, but no model.lora.rank, so no adapters are trained; give a rank, such as 16"
@@ -72,7 +71,6 @@ class ModelConfig:
         return "adapters" if has_adapters else "pretrained"
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values, a sentence each."""
         if self.revision is not None and self.name is None:
             yield f"model.revision is {self.revision!r}, but the embedded model has no revisions; give model.name too"
         if self.dropout is not None and not 0 <= self.dropout < 1:

@@ -12,8 +12,9 @@ from typing import Any
 
 from toolkit.config.help import help_parser
 from toolkit.config.schema import AnyConfig, Config, leaves
-from toolkit.config.suggestions import allowed, names, nearest, remedy, show, suggestion, takes
-from toolkit.config.yaml import NotFiniteError, as_type, entries, is_number, read_text, read_yaml, to_yaml
+from toolkit.config.suggestions import names, nearest, show, suggestion
+from toolkit.config.values import NotFiniteError, allowed, as_type, remedy, takes
+from toolkit.config.yaml import entries, is_number, read_text, read_yaml, to_yaml
 from toolkit.errors import UserError
 
 

@@ -64,7 +64,6 @@ class BatchConfig:
         return self.eval or self.micro or 64
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values, a sentence each."""
         yield from at_least(1, "batch.size", self.size)
         yield from at_least(1, "batch.eval", self.eval)
         yield from at_least(1, "batch.micro", self.micro)
@@ -97,7 +96,6 @@ class OptimConfig:
     """A gradient that is not finite never reaches the weights: stop the run there, or skip that step and count it."""
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values, a sentence each."""
         if self.lr is not None and not self.lr > 0:
             yield f"optim.lr is {self.lr}; it must be greater than 0"
         if self.weight_decay < 0:
@@ -140,7 +138,6 @@ class EvaluateConfig:
     """Write so many evaluation samples, with what the model makes of them, to predictions.jsonl in the run folder."""
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values, a sentence each."""
         yield from at_least(0, "evaluate.show", self.show)
         yield from at_least(1, "evaluate.every", self.every)
 
@@ -157,7 +154,6 @@ class CheckpointConfig:
     """Seconds from a request to stop to the end, even without a new checkpoint; null takes as long as a step and a checkpoint take."""
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values, a sentence each."""
         yield from at_least(1, "checkpoint.every", self.every)
         yield from at_least(0, "checkpoint.keep", self.keep)
         direction, _, metric = self.best.partition(" ")
@@ -177,7 +173,6 @@ class TimeoutConfig:
     """End the run when a process has stood at one place of a step for so many seconds while the others wait for it."""
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values, a sentence each."""
         for name, value in (("rendezvous", self.rendezvous), ("silence", self.silence), ("progress", self.progress)):
             if not value >= 1:
                 yield f"timeout.{name} is {value}; it must be 1 second or more"
@@ -189,7 +184,6 @@ class LogConfig:
     """Print a line after every so many optimizer steps; null means every few seconds, or a bar on a terminal."""
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values, a sentence each."""
         yield from at_least(1, "log.every", self.every)
 
 

@@ -1,21 +1,10 @@
-"""What to say about a setting that can't be used: what is allowed, and which name was probably meant."""
+"""Which setting a name that is not known was probably meant to be, or what is done here instead."""
 
 import json
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
-
-from toolkit.config.yaml import read_text
-
-PLAIN_WORDS: dict[Any, str] = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-    NoneType: "null",
-}
+from typing import Any
 
 ACCUMULATION = (
     "batch.size is what one step takes over all processes, batch.micro at most what one process runs at once, and "
@@ -99,29 +88,6 @@ CALLED_ELSEWHERE = {
 }
 
 
-def allowed(hint: Any) -> str:
-    """Return in plain words which values a type takes."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return "one of: " + ", ".join(show(choice) for choice in arguments)
-    if origin in (Union, UnionType):
-        return " or ".join(allowed(argument) for argument in arguments)
-    if origin is tuple and Ellipsis not in arguments:
-        return f"a list of {len(arguments)}: [{', '.join(allowed(argument) for argument in arguments)}]"
-    if origin in (tuple, list):
-        return f"a list, each {allowed(arguments[0])}"
-    if hint is dict or origin is dict:
-        return "a mapping, such as {name: value}"
-    return PLAIN_WORDS.get(hint) or str(getattr(hint, "__name__", hint))
-
-
-def choices(hint: Any) -> list[str]:
-    """Return the words that a type lets one choose from, none for other types."""
-    if get_origin(hint) is Literal:
-        return [choice for choice in get_args(hint) if isinstance(choice, str)]
-    return [choice for argument in get_args(hint) for choice in choices(argument)]
-
-
 def show(value: Any) -> str:
     """Return a value as a user would write it, on one line of bearable length."""
     if isinstance(value, str):
@@ -168,23 +134,6 @@ def suggestion(given: str, names: Iterable[str], dashes: str = "") -> str:
     if beside := [dashes + name for name in names if name.startswith(section + ".")]:
         return f"{section} has {', '.join(beside)}"
     return "--help lists every name"
-
-
-def remedy(hint: Any, value: Any, from_file: bool) -> str:
-    """Return the end of a sentence that says what to write instead, where that can be guessed."""
-    if isinstance(value, str) and (words := nearest(value, choices(hint))):
-        return f"; did you mean {words[0]}?"
-    number = read_text(str(value))
-    if takes(hint, int) and isinstance(number, float) and number.is_integer():
-        return f"; write {number:.0f}"
-    if takes(hint, str) and from_file and not isinstance(value, list | dict):
-        return "; put it in quotes"
-    return ""
-
-
-def takes(hint: Any, kind: type) -> bool:
-    """Tell whether a type, or one of the members of a union, is this kind."""
-    return hint is kind or (get_origin(hint) in (Union, UnionType) and kind in get_args(hint))
 
 
 def names(sentence: str, key: str) -> bool:

@@ -1,13 +1,10 @@
 """Configurations as YAML: written in field order, read by plain rules, compared key by key."""
 
 import re
-import sys
 from collections.abc import Container, Hashable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 import yaml
 
@@ -24,6 +21,9 @@ CORE_SCHEMA = {
     "float": FLOAT,
     "merge": re.compile(r"<<"),
 }
+
+# What PyYAML raises: at a control character or an explicit tag such as !!int before text, whatever it meets.
+ERRORS = (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 # A setting that had another name in earlier versions: the config.yaml and the checkpoints of a run begun with one say
 # the old name, and are read as if they said the new one. As a flag the old name is unknown, and the hint names the new.
@@ -77,60 +77,9 @@ def read_text(text: str) -> Any:
     """Return what a text is to YAML, by the rules of a file; the text itself where it is empty, a remark or no YAML."""
     try:
         value = yaml.load(text, Loader=Loader)
-    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except ERRORS:
         return text
     return text if value is None and text.strip().lower() not in ("null", "~") else value
-
-
-class NotFiniteError(Exception):
-    """A float that is infinite or no number: no setting means that, and YAML and JSON disagree on how to write it."""
-
-
-WORDS_FOR_BOOL = {"yes": True, "on": True, "no": False, "off": False}
-"""What a flag that is true or false may say too; to YAML they are texts."""
-
-
-def as_type(hint: Any, value: Any, text: str | None = None) -> Any:
-    """Return a value of YAML as the type of a field.
-
-    Args:
-        hint: null, bool, int, float or str, a Literal, a list, tuple or dict, a union of such types, or Any.
-        value: what YAML has read.
-        text: what it was read from, if a flag gave it: a field that takes text takes this, so that 5 stays "5".
-
-    Raises:
-        ValueError: the type does not take this value.
-        NotFiniteError: the value is an infinite number, or none, where a number is asked for.
-    """
-    hint = type(value) if hint is Any else hint
-    origin, members = get_origin(hint) or hint, get_args(hint)
-    if origin in (Union, UnionType):
-        # Null comes first, because a flag's `null` is text too.
-        for member in sorted(members, key=lambda member: member is not NoneType):
-            with suppress(ValueError):
-                return as_type(member, value, text)
-    elif origin is Literal:
-        for choice in members:
-            given = text if isinstance(choice, str) and text is not None else value
-            if choice == given and type(choice) is type(given):
-                return choice
-    elif origin is float and type(value) in (int, float):
-        if not abs(value) <= sys.float_info.max:
-            raise NotFiniteError
-        return float(value)
-    elif origin is bool and isinstance(value, str) and value.lower() in WORDS_FOR_BOOL:
-        return WORDS_FOR_BOOL[value.lower()]
-    elif origin is str and text is not None:
-        return text
-    elif origin in (list, tuple) and isinstance(value, list):
-        types = members if origin is tuple and Ellipsis not in members else [(*members, Any)[0]] * len(value)
-        return origin(as_type(member, entry) for member, entry in zip(types, value, strict=True))
-    elif origin is dict and isinstance(value, dict):
-        key_type, value_type = members or (Any, Any)
-        return {as_type(key_type, key): as_type(value_type, entry) for key, entry in value.items()}
-    elif type(value) is origin:  # true is no whole number here
-        return value
-    raise ValueError
 
 
 def as_mapping(config: Any) -> Any:
@@ -157,7 +106,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """
     try:
         loaded = yaml.load(Path(path).read_bytes().decode("utf-8-sig"), Loader=Loader)
-    except (OSError, RecursionError, yaml.YAMLError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, *ERRORS) as error:
         raise UserError(f"the configuration file {path} {what_is_wrong(error)}") from None
     if loaded is not None and not isinstance(loaded, dict):
         kind = "a list" if isinstance(loaded, list) else f"the single value {str(loaded)[:80]!r}"
@@ -183,7 +132,6 @@ def what_is_wrong(error: Exception) -> str:
             return f"is not YAML: {where}: {error.problem}"
         case RecursionError():
             return "is nested too deeply"
-    # A control character, or an explicit tag such as !!int before text: PyYAML raises what it meets.
     return f"is not YAML: {' '.join(str(error).split())}"
 
 
