@@ -24,7 +24,8 @@ from toolkit.config.model import ModelConfig
 from toolkit.losses import NOT_COUNTED
 from toolkit.models.tokenizer import tokenizer
 from toolkit.tasks.conversations.models import longest_chat
-from toolkit.tasks.dpo.data import PreferenceData, preference_scores
+from toolkit.tasks.dpo.data import PreferenceData
+from toolkit.tasks.dpo.metrics import preference_scores
 from toolkit.tasks.dpo.models import check_reference, export_policy, policy_and_reference
 from toolkit.tasks.dpo.tokens import pad_pairs
 

@@ -381,7 +381,7 @@ def test_no_reply_is_asked_for_where_none_is_wanted(chat: ModuleType, tmp_path: 
 
 
 def test_final_answers_as_gsm8k_scores_them(tmp_path: Path) -> None:
-    from toolkit.tasks.sft.metrics import FinalAnswers, final_answer
+    from toolkit.tasks.sft.metrics import final_answer, final_answers
 
     def official(reply: str) -> str:
         """The rule of its authors: a number after the mark, commas left out."""
@@ -394,11 +394,9 @@ def test_final_answers_as_gsm8k_scores_them(tmp_path: Path) -> None:
         official(reply) != "[invalid]" and official(reply) == official(want)
         for reply, want in zip(given[:5], wanted, strict=False)
     ]
-    metric = FinalAnswers("#### ", cache_dir=str(tmp_path))
-    assert metric.compute(predictions=given[:5], references=wanted[:5])["exact_match"] == sum(judged) / 5 == 0.6
+    assert final_answers(given[:5], wanted[:5], "#### ")["exact_match"] == sum(judged) / 5 == 0.6
     assert final_answer(given[5], "####") == "12"
-    whole = FinalAnswers(None, cache_dir=str(tmp_path)).compute(predictions=["a ", "b"], references=["a", "B"])
-    assert whole["exact_match"] == 0.5
+    assert final_answers(["a ", "b"], ["a", "B"], None)["exact_match"] == 0.5
 
 
 def test_data_without_the_final_answers_that_are_asked_for(run: Any, tmp_path: Path) -> None:

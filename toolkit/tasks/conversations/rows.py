@@ -13,7 +13,7 @@ import numpy as np
 from toolkit.data.cache import digest_of
 from toolkit.data.columns import find_column
 from toolkit.data.labels import Array
-from toolkit.data.texts import listed, row_numbers
+from toolkit.data.reading import listed, row_numbers
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 

@@ -17,7 +17,7 @@ from toolkit.data.columns import find_column, plain_name
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
 from toolkit.data.label_reading import is_list, is_text
 from toolkit.data.labels import Array
-from toolkit.data.texts import row_numbers
+from toolkit.data.reading import row_numbers
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 from toolkit.models.tokenizer import CAUSAL, EmbeddedTokenizer
@@ -27,7 +27,7 @@ from toolkit.tasks.dpo.rows import check_pairs, texts_in
 from toolkit.tasks.dpo.tokens import TokenizedPairs, tokenize_pairs
 
 if TYPE_CHECKING:
-    import evaluate
+    pass
 
 PROMPT_NAMES = (("prompt",), ("instruction", "question", "query", "input", "context", "post"))
 CHOSEN_NAMES = (("chosen",), ("preferred", "winner", "better", "accepted", "chosen_response", "response_chosen"))
@@ -290,10 +290,3 @@ def is_message(type_: Any) -> bool:
     import pyarrow as pa
 
     return pa.types.is_struct(type_) and any(type_.get_field_index(name) >= 0 for name in ("role", "from"))
-
-
-def preference_scores(**options: Any) -> "evaluate.Metric":
-    """Share of pairs that are ranked right, the mean margin, and the mean reward of both sides."""
-    from toolkit.tasks.dpo.metrics import Preferences
-
-    return Preferences(**options)

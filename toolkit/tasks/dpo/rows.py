@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from toolkit.data.labels import Array
-from toolkit.data.texts import row_numbers
+from toolkit.data.reading import row_numbers
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.tasks.conversations.rows import Unusable, messages_of
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from toolkit.data.cache import digest_of, once_per_machine
 from toolkit.data.labels import Array
-from toolkit.data.texts import row_numbers
+from toolkit.data.reading import row_numbers
 from toolkit.data.tokenized import ROWS_AT_ONCE, tokenizer_digest, write_tokens
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED

@@ -1,11 +1,9 @@
 """Whether a reply comes to the right answer."""
 
 import re
-from typing import Any
+from collections.abc import Sequence
 
-import datasets
-
-from toolkit.metric_classes import OfflineMetric, Scores
+from toolkit.metrics import Scores
 
 DIGITS_APART = re.compile(r"(?<=\d),(?=\d{3})")
 
@@ -23,18 +21,10 @@ def final_answer(reply: str, mark: str | None) -> str | None:
     return DIGITS_APART.sub("", rest.strip().partition("\n")[0]).strip().removesuffix(".")
 
 
-class FinalAnswers(OfflineMetric):
-    """Share of replies whose final answer is that of the reference, to the letter."""
-
-    feature = datasets.Value("string")
-
-    def __init__(self, mark: str | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.mark = mark
-
-    def _compute(self, predictions: Any, references: Any) -> Scores:
-        right = 0
-        for prediction, reference in zip(predictions, references, strict=True):
-            answer = final_answer(prediction, self.mark)
-            right += answer is not None and answer == final_answer(reference, self.mark)
-        return {"exact_match": right / len(references)}
+def final_answers(predictions: Sequence[str], references: Sequence[str], mark: str | None) -> Scores:
+    """Return the share of replies whose final answer is that of the reference, to the letter."""
+    right = 0
+    for prediction, reference in zip(predictions, references, strict=True):
+        answer = final_answer(prediction, mark)
+        right += answer is not None and answer == final_answer(reference, mark)
+    return {"exact_match": right / len(references)}

@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ import torch
 
 from toolkit.config.schema import at_least
 from toolkit.data.labels import Array
-from toolkit.data.texts import row_numbers
+from toolkit.data.reading import row_numbers
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
-from toolkit.task import Batch, Postprocessed
+from toolkit.task import Batch, Metric, Postprocessed
+from toolkit.tasks.sft.metrics import final_answer, final_answers
 from toolkit.tasks.sft.tokens import Prepared, TokenizedConversations
 
 
@@ -209,8 +210,6 @@ class Replies:
     @cached_property
     def most_frequent(self) -> str:
         """A training reply with the most frequent final answer: what a model would say that reads no prompt."""
-        from toolkit.tasks.sft.metrics import final_answer
-
         counts: Counter[str] = Counter()
         example: dict[str, str] = {}
         for batch in self.prepared.train.rows.batches():
@@ -230,15 +229,9 @@ class Replies:
         return {"row": row, "prompt": self.tokenizer.decode(prompt), "reply": prediction, "wanted": reference}
 
     @property
-    def metrics(self) -> list[Callable[..., Any]]:
-        """Makers of the metrics of replies; none where no reply is asked for."""
-
-        def exact_match(**options: Any) -> Any:
-            from toolkit.tasks.sft.metrics import FinalAnswers
-
-            return FinalAnswers(self.config.final_answer, **options)
-
-        return [exact_match] if self.config.tokens else []
+    def metrics(self) -> list[Metric]:
+        """The metrics of replies; none where no reply is asked for."""
+        return [partial(final_answers, mark=self.config.final_answer)] if self.config.tokens else []
 
 
 def unigram_scores(prepared: Prepared, vocabulary: int) -> dict[str, float]:
