@@ -162,7 +162,7 @@ def test_a_quoted_number_in_a_file_is_a_number_where_no_text_is_taken(write: Any
 
 @pytest.mark.parametrize("content", ["timeout: {meeting: 5}", "timeout.meeting: 5", "timeout: {rendezvous: 5}"])
 def test_a_file_of_an_earlier_version_is_read_by_the_names_of_today(write: Any, content: str) -> None:
-    """A run that was begun before a setting had its name goes on: its config.yaml and its checkpoints say the old one."""
+    """So a run goes on that was begun before: its config.yaml and its checkpoints have the old name."""
     path = write(content)
     assert read("--config", path) == Recipe(timeout=TimeoutConfig(rendezvous=5))
     assert differing(read_yaml(path), {"timeout": {"rendezvous": 5}}) == []
@@ -317,7 +317,8 @@ def test_differing_names_each_key_with_both_values() -> None:
         (["--deepspeed", "x.json"], "--deepspeed x.json is unknown; how a model is spread is the launcher's: "),
         (
             ["--gradient_accumulation_steps", "4"],
-            "--gradient_accumulation_steps 4 is unknown; batch.size is what one step takes over all processes, batch.micro at most",
+            "--gradient_accumulation_steps 4 is unknown; batch.size is what one step takes over all processes, "
+            "batch.micro at most",
         ),
         (["--threads", "100000"], "threads is 100000; it must be from 1 to 1,024"),
         (["--log.every", "0"], "log.every is 0; it must be 1 or greater"),

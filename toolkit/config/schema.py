@@ -14,7 +14,7 @@ MOST_THREADS = 1024
 
 
 def execution(default: Any) -> Any:
-    """Declare a field that says how a run is carried out, and so changes its speed or cadence but none of its numbers."""
+    """Declare a field that changes the speed or the cadence of a run, but none of its numbers."""
     return field(default=default, metadata={"execution": True})
 
 
@@ -24,12 +24,12 @@ def locates(default: Any) -> Any:
 
 
 def changes_numbers(config: Any, key: str) -> bool:
-    """Return whether a setting decides the numbers of the run. The key is dotted; an unknown key counts as one that does."""
+    """Return whether the setting of a dotted key decides the numbers of the run; so does one that is not known."""
     return not is_declared(config, key, "execution")
 
 
 def is_declared(config: Any, key: str, what: str) -> bool:
-    """Return whether the field of a dotted key, or of a key inside its mapping, was declared by `execution` or `locates`."""
+    """Return whether a field was declared by `execution` or `locates`; the key is its own, or one in its mapping."""
     return any(entry.metadata.get(what) for name, _, entry in leaves(config) if f"{key}.".startswith(f"{name}."))
 
 
@@ -49,14 +49,16 @@ class BatchConfig:
     size: int = 32
     """Samples of one optimizer step, over all processes (the global batch)."""
     micro: int | None = execution(None)
-    """At most so many samples run through the model at once in one process; null means no limit. It changes no number."""
+    """At most so many samples run through the model at once in one process; null means no limit. It changes no
+    number."""
     balance: bool = execution(True)
-    """Cut each global batch by length: little padding, and about the same work for each process. It changes no number."""
+    """Cut each global batch by length: little padding, and about the same work for each process. It changes no
+    number."""
     eval: int | None = execution(None)
     """Samples that one process evaluates at once; null means batch.micro if that is set, else 64. No number changes."""
     reduce_each: bool = execution(False)
-    """Sum gradients over the processes after each micro-batch, not once per step: of a sharded model they then never lie whole
-    in memory, and more is sent. It changes no number."""
+    """Sum gradients over the processes after each micro-batch, not once per step: of a sharded model they then
+    never lie whole in memory, and more is sent. It changes no number."""
 
     @property
     def evaluated(self) -> int:
@@ -131,7 +133,8 @@ class Rates:
 @dataclass(frozen=True)
 class EvaluateConfig:
     every: int | None = execution(None)
-    """Evaluate after every so many optimizer steps; null means at the end of each epoch. The last step is always evaluated."""
+    """Evaluate after every so many optimizer steps; null means at the end of each epoch. The last step is always
+    evaluated."""
     only: bool = execution(False)
     """Evaluate a saved model and do nothing else: the one in <output>/model, or the one that model.name names."""
     show: int = execution(20)
@@ -145,13 +148,16 @@ class EvaluateConfig:
 @dataclass(frozen=True)
 class CheckpointConfig:
     every: int | None = execution(None)
-    """Write a checkpoint after every so many optimizer steps; null means at the end of each epoch. The last step always has one."""
+    """Write a checkpoint after every so many optimizer steps; null means at the end of each epoch. The last step
+    always has one."""
     keep: int = execution(2)
-    """Keep so many of the newest checkpoints, and the best one besides; 0 keeps one until the run is finished, and then none."""
+    """Keep so many of the newest checkpoints, and the best one besides; 0 keeps one until the run is finished, and
+    then none."""
     best: str = execution("lowest loss")
     """Which evaluation is the best: lowest or highest, and the name of a metric. Its checkpoint is written and kept."""
     grace: float | None = execution(None)
-    """Seconds from a request to stop to the end, even without a new checkpoint; null takes as long as a step and a checkpoint take."""
+    """Seconds from a request to stop to the end, even without a new checkpoint; null takes as long as a step and a
+    checkpoint take."""
 
     def problems(self) -> Iterator[str]:
         yield from at_least(1, "checkpoint.every", self.every)
@@ -166,7 +172,8 @@ class CheckpointConfig:
 @dataclass(frozen=True)
 class TimeoutConfig:
     rendezvous: float = execution(60.0)
-    """End the start when for so many seconds no process came that the others wait for: a machine was not started, or not reached."""
+    """End the start when for so many seconds no process came that the others wait for: a machine was not started,
+    or not reached."""
     silence: float = execution(60.0)
     """End the run when a process has given no sign of life for so many seconds: it died, or its machine froze."""
     progress: float = execution(600.0)
@@ -214,13 +221,15 @@ class Config:
     output: str | None = execution(None)
     """The run folder; null means runs/<recipe>."""
     resume: str = execution("auto")
-    """auto goes on from the newest valid checkpoint in the run folder; strict does too, unless versions, code or machine have
-    changed since; never starts from scratch and sets the folder's run aside; a path goes on from that checkpoint."""
+    """auto goes on from the newest valid checkpoint in the run folder; strict does too, unless versions, code or
+    machine have changed since; never starts from scratch and sets the folder's run aside; a path goes on from that
+    checkpoint."""
     rehearse: bool = execution(True)
-    """Before the first step, try what happens at the end (evaluation, metrics, export, room on the disk) on a few samples."""
+    """Before the first step, try what happens at the end (evaluation, metrics, export, room on the disk) on a few
+    samples."""
     threads: int | None = execution(None)
-    """Threads of torch in each process; null means the usable cores divided by the processes of this machine, or, where
-    a GPU computes everything, what the launcher says."""
+    """Threads of torch in each process; null means the usable cores divided by the processes of this machine, or,
+    where a GPU computes everything, what the launcher says."""
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each, from every section and from the run as a whole."""
@@ -239,8 +248,8 @@ class Config:
             yield f"seed is {self.seed}; it must be 0 or greater"
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
             yield (
-                f"threads is {self.threads}; it must be from 1 to {MOST_THREADS:,}, and more than the machine has cores "
-                "only slow a run down"
+                f"threads is {self.threads}; it must be from 1 to {MOST_THREADS:,}, and more than the machine has "
+                "cores only slow a run down"
             )
 
 

@@ -106,15 +106,15 @@ def nearest(given: str, names: Iterable[str]) -> list[str]:
     wanted = given.lower().replace("-", "_").strip("_")
     last = wanted.rpartition(".")[2]
     section = wanted[: -len(last)] if last else wanted
-    beside = [name for name in names if section and name.startswith(section)]
-    lasts = list(dict.fromkeys(name.rpartition(".")[2] for name in names if name not in beside))
+    inside = [name for name in names if section and name.startswith(section)]
+    lasts = list(dict.fromkeys(name.rpartition(".")[2] for name in names if name not in inside))
     rules = (
         [name for name in names if name.replace(".", "_") == wanted.replace(".", "_")],
         [name for name in names if last in CALLED_ELSEWHERE.get(name, "").split()],
         [name for name in names if name.rpartition(".")[2] == last],
         # Where the section exists only the last part can be wrong; the part they share would make all its names near.
-        [section + found for found in get_close_matches(last, [name[len(section) :] for name in beside], 1, 0.6)],
-        get_close_matches(wanted, [name for name in names if name not in beside], 1, 0.7),
+        [section + found for found in get_close_matches(last, [name[len(section) :] for name in inside], 1, 0.6)],
+        get_close_matches(wanted, [name for name in names if name not in inside], 1, 0.7),
         [name for name in names if name.rpartition(".")[2] in get_close_matches(last, lasts, 1, 0.7)],
     )
     return next((found[:3] for found in rules if found), [])
@@ -125,14 +125,14 @@ def suggestion(given: str, names: Iterable[str], dashes: str = "") -> str:
     names = list(names)
     last = given.lower().replace("-", "_").rpartition(".")[2]
     is_field = any(name.rpartition(".")[2] == last for name in names)
-    told = [meaning for meaning, others in CALLED_ELSEWHERE.items() if " " in meaning and last in others.split()]
-    if told and not is_field:
-        return told[0]
+    meanings = [meaning for meaning, others in CALLED_ELSEWHERE.items() if " " in meaning and last in others.split()]
+    if meanings and not is_field:
+        return meanings[0]
     if found := nearest(given, names):
         return f"did you mean {' or '.join(dashes + name for name in found)}?"
     section = given.partition(".")[0]
-    if beside := [dashes + name for name in names if name.startswith(section + ".")]:
-        return f"{section} has {', '.join(beside)}"
+    if inside := [dashes + name for name in names if name.startswith(section + ".")]:
+        return f"{section} has {', '.join(inside)}"
     return "--help lists every name"
 
 

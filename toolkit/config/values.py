@@ -1,4 +1,4 @@
-"""Which values the type of a field takes: as code, as words for the help, and as advice where a value is none of them."""
+"""Which values the type of a field takes: the check, the words for it, and advice where a value is refused."""
 
 import math
 from contextlib import suppress

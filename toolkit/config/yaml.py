@@ -136,7 +136,7 @@ def what_is_wrong(error: Exception) -> str:
 
 
 def entries(mapping: Mapping[Any, Any], fields: Container[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested mappings under dotted keys; an empty mapping, and one that `fields` names, stays whole."""
+    """Yield (dotted key, value) of nested mappings. A mapping stays whole where it is empty or the value of a field."""
     for name, value in mapping.items():
         key = RENAMED.get(f"{prefix}{name}", f"{prefix}{name}")
         if isinstance(value, Mapping) and value and key not in fields:
