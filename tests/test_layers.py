@@ -27,7 +27,7 @@ ORDER = """
     data
     output
     config
-    task losses attention_masks metrics sample_scores randomness signals errors extras environment
+    task losses attention_masks metrics sample_scores randomness signals errors environment
 """
 HEIGHT = {name: -height for height, line in enumerate(ORDER.strip().splitlines()) for name in line.split()}
 SHARED_BY_TASKS = {"labelled_texts", "conversations"}
@@ -36,7 +36,6 @@ QUICK = (
     *(
         "toolkit.config.",
         "toolkit.errors",
-        "toolkit.extras",
         "toolkit.environment",
         "toolkit.run",
         "toolkit.randomness",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.extras import require
+from toolkit.errors import require
 from toolkit.notebook.opening import Recipe
 from toolkit.notebook.plots import BLUE, GREY, ORANGE, Drawn, axes_of, figure
 from toolkit.notebook.running import run

@@ -3,7 +3,7 @@
 from io import BytesIO
 from typing import Any
 
-from toolkit.extras import require
+from toolkit.errors import require
 
 BLUE, ORANGE, GREY = "#1f6fb2", "#d9722b", "#8a8a8a"
 

@@ -4,7 +4,7 @@ import warnings
 from itertools import chain
 from typing import Any
 
-from toolkit.extras import require
+from toolkit.errors import require
 from toolkit.metrics import Scores, accuracy, macro_f1
 from toolkit.task import Metric
 
