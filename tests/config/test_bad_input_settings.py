@@ -1,4 +1,4 @@
-"""Settings that can't be: told all together, with the nearest valid name, before anything is written."""
+"""Settings that can't be: reported all together, with the nearest valid name, before anything is written."""
 
 from pathlib import Path
 from types import ModuleType
@@ -58,7 +58,7 @@ def test_settings_in_a_file(classify: Classify, tmp_path: Path, content: str, pa
     classify("--config", file).refused(*parts)
 
 
-def test_everything_that_is_wrong_is_told_at_once(classify: Classify) -> None:
+def test_all_problems_are_reported_at_once(classify: Classify) -> None:
     outcome = classify("--batch.size", "0", "--data.max_length", "0", "--optim.lr", "-1", "--thread", "2").refused(
         "batch.size is 0", "data.max_length is 0", "optim.lr is -1", "thread"
     )
@@ -101,11 +101,11 @@ def test_every_field_that_such_a_name_leads_to_exists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [("stauts", "stauts is no command; did you mean status?"), ("train", "train is no command; give one of status, ")],
 )
-def test_a_mistyped_command(capsys: pytest.CaptureFixture[str], word: str, told: str) -> None:
+def test_a_mistyped_command(capsys: pytest.CaptureFixture[str], word: str, message: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main([word, "runs/classify"])
     assert ended.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -6,12 +6,13 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from toolkit.config.parser import parse
@@ -271,6 +272,20 @@ def test_any_configuration_comes_back_from_print_config(
     assert ended.value.code == 0
     path.write_text("".join(printed), encoding="utf-8")
     assert read("--config", str(path)) == replace(recipe, batch=replace(recipe.batch, eval=5))
+
+
+@settings(max_examples=100, deadline=None)
+@given(recipe=recipes)
+def test_any_configuration_comes_back_from_its_flags(recipe: Recipe) -> None:
+    flags = []
+    for key, _, _ in leaves(recipe):
+        section, _, name = key.rpartition(".")
+        value = getattr(reduce(getattr, section.split("."), recipe) if section else recipe, name)
+        text = value if isinstance(value, str) else to_yaml(value).removesuffix("\n...\n")
+        flags.append(f"--{key}={text}")
+    # Where null is allowed a flag can't give the text "null", nor "~".
+    assume((recipe.output or "").strip().lower() not in ("null", "~"))
+    assert read(*flags) == recipe
 
 
 def test_yaml_is_in_field_order_with_lists_on_one_line() -> None:

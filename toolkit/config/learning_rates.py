@@ -1,12 +1,9 @@
 """Which learning rate a run has where none is given, and which rates are usual."""
 
 from dataclasses import replace
-from typing import Literal
 
-from toolkit.config.model import ModelConfig
+from toolkit.config.model import ModelConfig, Trained
 from toolkit.config.schema import AnyConfig, Config
-
-Trained = Literal["new", "pretrained", "adapters"]
 
 IN_WORDS: dict[Trained, str] = {"new": "new weights", "pretrained": "pre-trained weights", "adapters": "adapters"}
 USUAL: dict[str, dict[Trained, tuple[float, float]]] = {

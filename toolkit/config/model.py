@@ -7,6 +7,8 @@ from typing import Literal
 
 from toolkit.config.schema import at_least, execution
 
+Trained = Literal["new", "pretrained", "adapters"]
+
 ADAPTERS = "adapter_config.json"
 """The file of `peft` that tells a folder with adapters from one with a model."""
 
@@ -67,7 +69,7 @@ class ModelConfig:
     """Adapters instead of all weights."""
 
     @property
-    def trains(self) -> Literal["new", "pretrained", "adapters"]:
+    def trains(self) -> Trained:
         """What is trained: new weights, those of a model that was trained before, or adapters of such a model."""
         if self.name is None:
             return "new"

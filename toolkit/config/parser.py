@@ -5,6 +5,7 @@ and a user should see all problems of a command at once (docs/architecture.md). 
 a mistyped flag answer at once.
 """
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any
 
 from toolkit.config.help import help_parser
 from toolkit.config.schema import AnyConfig, Config, leaves
-from toolkit.config.suggestions import names, nearest, show, suggestion
+from toolkit.config.suggestions import nearest, show, suggestion
 from toolkit.config.values import NotFiniteError, allowed, as_type, remedy, takes
 from toolkit.config.yaml import entries, is_number, read_text, read_yaml, to_yaml
 from toolkit.errors import UserError
@@ -40,7 +41,7 @@ def parse(config_class: type[AnyConfig], description: str, arguments: Sequence[s
 
 
 def read(config_class: type[Config], arguments: Sequence[str] | None = None) -> "Settings":
-    """Return what the arguments (those of the process by default) set, right or wrong, without the defaults."""
+    """Return what the arguments (those of the process by default) set, and what is wrong with them; no defaults."""
     settings = Settings({key: hint for key, hint, _ in leaves(config_class())})
     settings.read_arguments(sys.argv[1:] if arguments is None else arguments)
     return settings
@@ -60,7 +61,7 @@ class Setting:
         """How a sentence names the place: `by --batch.size`, `in run.yaml`."""
         return f"by --{self.key}" if self.file is None else f"in {self.file}"
 
-    def as_type(self, hint: Any) -> Any:
+    def value_as(self, hint: Any) -> Any:
         """Return the value as the type of a field. Raises ValueError or NotFiniteError if the type does not take it."""
         text = self.value
         if not isinstance(text, str) or (self.file is not None and takes(hint, str)):
@@ -107,8 +108,8 @@ class Settings:
             elif value is None and takes(self.known.get(name), bool):
                 value = "true"
             if not token.startswith("--") or not name:
-                hint = suggestion(name, self.known, "--")
-                self.problems.append(f"{show(token)} is not a flag, flags begin with two dashes; {hint}")
+                meant = suggestion(name, self.known, "--")
+                self.problems.append(f"{show(token)} is not a flag, flags begin with two dashes; {meant}")
             elif (value is None and name in self.known) or (not value and name == "config"):
                 what = allowed(self.known[name]) if name in self.known else "the path of a YAML file"
                 self.problems.append(f"--{name} has no value; it must be {what}")
@@ -139,14 +140,14 @@ class Settings:
         return any(name.startswith(f"{key}.") for name in self.known)
 
     def add(self, settings: Sequence[Setting]) -> None:
-        """Check the settings of one file, or all flags, keep their values, and say what is wrong with the others."""
+        """Check the settings of one file, or all flags: keep each value that can be used, and note the problems."""
         for setting in settings:
             key = setting.key
             if key not in self.known:
                 self.refuse_unknown(setting)
                 continue
             try:
-                value = setting.as_type(self.known[key])
+                value = setting.value_as(self.known[key])
             except (ValueError, NotFiniteError, RecursionError) as error:
                 self.refuse_value(setting, not_finite=isinstance(error, NotFiniteError))
                 continue
@@ -194,15 +195,20 @@ class Settings:
         """Yield what the configuration says of its values, each sentence with the place where the value was given."""
         unknown = self.known.keys() - self.origins.keys() if self.has_unread_file else set()
         for sentence in config.problems():
-            if any(names(sentence, key) for key in self.doubtful | unknown):
+            if any(mentions(sentence, key) for key in self.doubtful | unknown):
                 continue
-            origins = [origin for key, origin in self.origins.items() if names(sentence, key)]
+            origins = [origin for key, origin in self.origins.items() if mentions(sentence, key)]
             yield sentence + (f" (given {' and '.join(origins)})" if origins else "")
 
 
 def looks_like_flag(token: str) -> bool:
     """Tell a flag from a value; a negative number is a value, also -1e-3."""
     return len(token) > 1 and token[0] == "-" and not is_number(token)
+
+
+def mentions(sentence: str, key: str) -> bool:
+    """Return whether a key stands in a sentence, and not as a part of a longer key."""
+    return re.search(rf"(?<![\w.]){re.escape(key)}(?!\w|\.\w)", sentence) is not None
 
 
 def with_values(config: Any, values: Mapping[str, Any], prefix: str = "") -> Any:

@@ -1,7 +1,6 @@
 """Which setting a name that is not known was probably meant to be, or what is done here instead."""
 
 import json
-import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -134,8 +133,3 @@ def suggestion(given: str, names: Iterable[str], dashes: str = "") -> str:
     if inside := [dashes + name for name in names if name.startswith(section + ".")]:
         return f"{section} has {', '.join(inside)}"
     return "--help lists every name"
-
-
-def names(sentence: str, key: str) -> bool:
-    """Tell whether a sentence speaks of a key."""
-    return re.search(rf"(?<![\w.]){re.escape(key)}(?!\w|\.\w)", sentence) is not None
