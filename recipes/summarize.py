@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from toolkit import Task, fine_tune
 from toolkit.data.config import embedded_splits
-from toolkit.sample_data.facts import described_functions, split_by_module
+from toolkit.sample_data.functions import described_functions, split_by_module
 from toolkit.tasks.seq2seq.data import Pairs, TextPairs
 from toolkit.tasks.seq2seq.metrics import summary_metrics
 from toolkit.tasks.seq2seq.task import Purpose, Seq2SeqConfig, seq2seq_task

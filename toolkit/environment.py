@@ -6,7 +6,7 @@ import os
 # How often a waiting thread of OpenMP looks again before it sleeps. The default is 300,000 times: that keeps a core
 # from another process that has work, perhaps from the very thread that is waited for. To sleep at once
 # (OMP_WAIT_POLICY=passive) is better still next to a busy process, but slows small models where cores are free.
-# `benchmarks/waiting_threads.py` measures the three.
+# `benchmarks/performance/waiting_threads.py` measures the three.
 SPINS = "1000"
 
 

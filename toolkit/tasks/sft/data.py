@@ -9,7 +9,7 @@ from toolkit.config.schema import at_least, locates
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
 from toolkit.data.sources import Splits
 from toolkit.errors import UserError
-from toolkit.sample_data.facts import described_functions, split_by_module
+from toolkit.sample_data.functions import described_functions, split_by_module
 from toolkit.tasks.conversations.rows import Layout, Rows, check_rows, find_layout
 from toolkit.tasks.conversations.template import template_problems
 

@@ -1,0 +1,86 @@
+"""CoNLL files: a word and its tags on a line, an empty line between two sentences."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.data.formats.text import open_text
+from toolkit.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+DOCUMENT_START = "-DOCSTART-"
+LINES_NAMED = 5
+
+
+def read_conll(path: Path) -> "pyarrow.Table":
+    """Return the sentences of a file as rows; see `conll_table`."""
+    with open_text(path, newline="\n") as file:
+        return conll_table(file, str(path))
+
+
+def conll_table(lines: Iterable[str], origin: str) -> "pyarrow.Table":
+    """Return sentences as rows with the columns "tokens" (the first field of each line) and "tags" (the last).
+
+    Fields are separated by a tab where the first line has one, or else by spaces. Those between the first and the last
+    are in "column_2" and so on. Lines that announce a document (-DOCSTART-) are left out, and so are comments: lines
+    that begin with "#" and have another number of fields than the rest.
+
+    Raises UserError, naming the lines, if they differ in their number of fields or have no tag.
+    """
+    import pyarrow as pa
+
+    numbered = [(number, line.rstrip("\r\n")) for number, line in enumerate(lines, start=1)]
+    first = next(
+        (
+            (number, line)
+            for number, line in numbered
+            if line.strip() and not line.startswith("#") and not _is_document_start(line)
+        ),
+        None,
+    )
+    if first is None:
+        raise UserError(f"{origin} holds no words; give a file with a word and its tag on a line")
+    separator = "\t" if "\t" in first[1].strip() else None
+    width = len(_fields(first[1], separator))
+    if width < 2:
+        raise UserError(
+            f"{origin}, line {first[0]}: {first[1].strip()[:60]!r} is a word without a tag; a CoNLL file has a word "
+            "and its tag on each line, separated by a tab or a space, and an empty line between two sentences"
+        )
+    sentences: list[list[list[str]]] = [[]]
+    wrong: list[int] = []
+    for number, line in numbered:
+        fields = _fields(line, separator)
+        if not line.strip() or _is_document_start(line):
+            sentences.append([])
+        elif len(fields) == width:
+            sentences[-1].append(fields)
+        elif not line.startswith("#"):
+            wrong.append(number)
+    if wrong:
+        named = ", ".join(map(str, wrong[:LINES_NAMED])) + (", ..." if len(wrong) > LINES_NAMED else "")
+        line = numbered[wrong[0] - 1][1]
+        raise UserError(
+            f"{origin}: {len(wrong):,} line{'s' * (len(wrong) > 1)} (number {named}) with another number of fields "
+            f"than the {width} of line {first[0]}, such as {line.strip()[:60]!r}; a word and its tags are separated by "
+            f"{'tabs' if separator else 'spaces or tabs'}: correct these lines"
+        )
+    names = ["tokens", *(f"column_{place}" for place in range(2, width)), "tags"]
+    kept = [sentence for sentence in sentences if sentence]
+    texts = pa.list_(pa.string())
+    return pa.table(
+        {name: pa.array([[line[at] for line in sentence] for sentence in kept], texts) for at, name in enumerate(names)}
+    )
+
+
+def _is_document_start(line: str) -> bool:
+    # Such a line may have other fields than the words have, and another separator.
+    return line.split(maxsplit=1)[:1] == [DOCUMENT_START]
+
+
+def _fields(line: str, separator: str | None) -> list[str]:
+    # Not str.split(): a word may be a no-break space.
+    return line.split(separator) if separator else re.split("[ \t]+", line.strip(" \t"))

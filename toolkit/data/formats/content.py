@@ -1,0 +1,80 @@
+"""What a file is by its content, where its name does not say it, or says something else."""
+
+import json
+import re
+import zipfile
+from pathlib import Path
+
+from toolkit.data.formats.text import LINES_LOOKED_AT, first_bytes, first_lines
+from toolkit.errors import UserError
+
+SHOWN = 60
+"""Characters of a line that a message shows."""
+ZIP = b"PK\x03\x04"
+PARQUET = b"PAR1"
+SAVE_AS_CSV = 'open it in Excel or LibreOffice and save the sheet as "CSV UTF-8"'
+FOREIGN = {
+    b"\xd0\xcf\x11\xe0": f"an Excel workbook, or another document of an older Microsoft Office; {SAVE_AS_CSV}",
+    b"version https://git-lfs": "not the data but its pointer in Git LFS; fetch the data with: git lfs pull",
+}
+"""Files that are often given, by their first bytes: what they are, and what to do."""
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raise UserError for a workbook, an archive or a pointer, whatever its name is: to a decoder it is bad text."""
+    begin = first_bytes(path, 64)
+    if begin.startswith(ZIP):
+        raise UserError(f"{path} is {_kind_of_archive(path)}")
+    for first, what in FOREIGN.items():
+        if begin.startswith(first):
+            raise UserError(f"{path} is {what}")
+
+
+def is_parquet(path: Path) -> bool:
+    """Tell whether a file begins as parquet files do."""
+    return first_bytes(path, 4) == PARQUET
+
+
+def form_of_text(path: Path) -> str | None:
+    """Return "json", "json lines" or "tsv" if a text file begins as such a file does, or else None."""
+    first, *second = [line.strip("\r\n") for line in first_lines(path, 2, newline="\n")] or [""]
+    try:
+        if isinstance(json.loads(first), dict):
+            return "json lines" if second else "json"
+    except (ValueError, RecursionError):
+        pass
+    if re.fullmatch(r"\s*([\[{]|\[\s*\{.*)\s*", first):
+        return "json"
+    return "tsv" if "\t" in first else None
+
+
+def what_to_do_with(path: Path) -> str:
+    """Return how a text that is no table can be given, as the end of a sentence."""
+    lines = [line.rstrip() for line in first_lines(path, LINES_LOOKED_AT, newline="\n")]
+    if not lines:
+        return "it holds nothing but blank lines"
+    first = lines[0] if len(lines[0]) <= SHOWN else lines[0][: SHOWN - 3] + "..."
+    advice = (
+        f"its first line is {first!r}: if that is a table, give the file the ending that says how it is separated "
+        f"(a link will do: ln -s {path.name} {path.name}.csv)"
+    )
+    labels = [line.split(maxsplit=1)[0] for line in lines]
+    if len(labels) > 3 and len(set(labels)) <= len(labels) / 2 and all(" " in line.strip() for line in lines):
+        advice += (
+            "; if each line is a label, a space and a text, a table becomes of it by: "
+            f"sed 's/ /\\t/' {path.name} > {path.stem}.tsv, to be read with --data.header \"[label, text]\""
+        )
+    return advice
+
+
+def _kind_of_archive(path: Path) -> str:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError):
+        names = []
+    if any(name.startswith("xl/") for name in names):
+        return f"an Excel workbook; {SAVE_AS_CSV}"
+    if "content.xml" in names:
+        return f"an OpenDocument file; {SAVE_AS_CSV}"
+    return "a zip archive; unpack it and give the files in it"
