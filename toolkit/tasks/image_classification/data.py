@@ -15,8 +15,7 @@ from toolkit.data.label_reading import kind_of, read_labels
 from toolkit.data.labelled_rows import LabelledRows, hold_out_by_label, label_names, labels_line, number_labels
 from toolkit.data.labels import Array, Kind
 from toolkit.data.reading import row_numbers
-from toolkit.errors import UserError
-from toolkit.extras import require
+from toolkit.errors import UserError, require
 from toolkit.models.heads import read_for_head
 from toolkit.sample_data.digits import SIZE, digits
 from toolkit.tasks.image_classification.checks import Checked, check_images, problem_lines
