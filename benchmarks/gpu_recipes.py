@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from toolkit import Task, TaskData
-from toolkit.data.tokenized import pad_texts
 from toolkit.losses import NOT_COUNTED, causal_logits, counted, logits_of, summed_cross_entropy
 from toolkit.models.tiny import causal, encoder, seq2seq
 from toolkit.task import GlobalBatchLoss
@@ -26,18 +25,19 @@ from toolkit.tasks.dpo.tokens import pad_pairs as pad_preferences
 from toolkit.tasks.image_classification.embedded_model import image_classifier
 from toolkit.tasks.image_classification.processor import stack_images
 from toolkit.tasks.language_modeling.blocks import pad_blocks
-from toolkit.tasks.question_answering.finding import pad_windows
-from toolkit.tasks.question_answering.spans import span_loss
+from toolkit.tasks.question_answering.answers import span_loss
+from toolkit.tasks.question_answering.windows import pad_windows
 from toolkit.tasks.sentence_embedding.losses import in_batch_loss
 from toolkit.tasks.sentence_embedding.models import embed
 from toolkit.tasks.sentence_embedding.texts import pad_sides
-from toolkit.tasks.seq2seq.models import target_loss, target_tokens
-from toolkit.tasks.seq2seq.tokens import pad_pairs
+from toolkit.tasks.seq2seq.models import target_logits
+from toolkit.tasks.seq2seq.pairs import pad_pairs
 from toolkit.tasks.sft.replies import pad_conversations
+from toolkit.tasks.text_classification.texts import pad_texts
 from toolkit.tasks.token_classification.windows import pad_words
 
 ROOT = Path(__file__).parents[1]
-NEEDED = ("datasets", "evaluate", "jsonargparse", "sklearn", "PIL")
+NEEDED = ("datasets", "evaluate", "sklearn", "PIL")
 VOCABULARY, CLASSES, LONGEST, PIXELS = 256, 3, 48, 8
 sys.path.append(str(ROOT / "tests" / "helpers"))
 
@@ -98,7 +98,7 @@ def made_here(name: str) -> Task:
         return generator.choices(range(5, VOCABULARY), k=length)
 
     def text(generator: random.Random, length: int) -> dict[str, Any]:
-        return {"input_ids": row(generator, length), "label": generator.randrange(CLASSES)}
+        return {"text": {"input_ids": row(generator, length)}, "label": generator.randrange(CLASSES)}
 
     def model(auto: str, config: Any) -> Callable[[Any], torch.nn.Module]:
         return lambda runtime: getattr(transformers, auto).from_config(config)
@@ -140,10 +140,17 @@ def made_here(name: str) -> Task:
 
     def rewrite() -> Task:
         def sample(generator: random.Random, length: int) -> dict[str, Any]:
-            return {"source": row(generator, length), "target": row(generator, length // 3)}
+            sides = {"source": length, "target": length // 3}
+            return {name: {"input_ids": row(generator, size)} for name, size in sides.items()}
 
         seq = model("AutoModelForSeq2SeqLM", seq2seq(VOCABULARY))
-        return Task(seq, TaskData(train=Samples(sample)), pad_pairs(tokens), target_tokens, target_loss)
+        return Task(
+            seq,
+            TaskData(train=Samples(sample)),
+            pad_pairs(tokens),
+            lambda batch: counted(batch["labels"]),
+            lambda model, batch: summed_cross_entropy(target_logits(model, batch), batch["labels"]),
+        )
 
     def continue_texts() -> Task:
         def sample(generator: random.Random, length: int) -> dict[str, Any]:
@@ -187,7 +194,9 @@ def made_here(name: str) -> Task:
 
     def make_vectors() -> Task:
         def sample(generator: random.Random, length: int) -> dict[str, Any]:
-            return {"sides": [{**text(generator, size), "label": generator.randrange(10**6)} for size in (length, 9)]}
+            sides = {"anchor": length, "positive": 9}
+            texts = {name: {"input_ids": row(generator, size)} for name, size in sides.items()}
+            return {**texts, "identities": [generator.randrange(10**6) for _ in sides]}
 
         joint = GlobalBatchLoss(
             embed=lambda model, batch: embed(model, batch, "mean"),

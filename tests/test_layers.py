@@ -14,11 +14,11 @@ ORDER = """
     verify
     command
     run
-    claim record evaluate_only evaluation_file saved_run
+    claim record evaluate_only
     loop
     prepare
     rehearsal
-    plan plan_warnings overlap
+    plan
     evaluation scoring
     grad_cache
     train_state step_log
@@ -31,16 +31,15 @@ ORDER = """
     data
     output
     config
-    task losses attention_masks metrics randomness signals errors extras environment
+    task losses attention_masks metrics randomness signals errors environment
 """
 HEIGHT = {name: -height for height, line in enumerate(ORDER.strip().splitlines()) for name in line.split()}
-SHARED_BY_TASKS = {"labelled_texts", "conversations"}
+SHARED_BY_TASKS = {"conversations"}
 # What `--help` loads, and so what may not load any of these when it is imported.
 QUICK = (
     *(
         "toolkit.config.",
         "toolkit.errors",
-        "toolkit.extras",
         "toolkit.environment",
         "toolkit.command",
         "toolkit.randomness",

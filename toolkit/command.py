@@ -9,16 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from toolkit.config.schema import Config
+from toolkit.config.schema import AnyConfig, Config
 from toolkit.errors import DEFECT, DONE, STOPPED, USER_CAN_FIX, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.output import pipes
 
 if TYPE_CHECKING:
     from toolkit.task import Task
-
-AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 # A launcher ends all processes as soon as one has failed: the others give the main one this long to speak first.
 SECONDS_TO_SPEAK = 10.0
@@ -69,7 +67,7 @@ def fine_tune(
         if is_main_process():
             evaluates = config is not None and config.evaluate.only
             what = "interrupted; nothing was written" if evaluates else "interrupted before anything was begun"
-            pipes.tell(f"\n{recipe}: {what}", sys.stderr)
+            pipes.print_line(f"\n{recipe}: {what}", sys.stderr)
         code = DEFECT
     except Exception:
         traceback.print_exc()
@@ -121,7 +119,7 @@ def stays_stopped(config: Config) -> int | None:
         return None
     from toolkit.distributed.rendezvous import dismiss
 
-    return dismiss(code, config.timeout.meeting)
+    return dismiss(code, config.timeout.rendezvous)
 
 
 def machines_changed(record: Mapping[str, Any]) -> bool:
@@ -141,7 +139,7 @@ def settings_of(
     with redirect_stdout(sys.stdout if is_main_process() else io.StringIO()):
         given = read(config_class, arguments).values
         if given.get("evaluate.only"):
-            from toolkit.saved_run import evaluation_settings
+            from toolkit.output.saved_run import evaluation_settings
 
             words = sys.argv[1:] if arguments is None else arguments
             return evaluation_settings(config_class, description, words, recipe)
@@ -176,9 +174,9 @@ def report(recipe: str, config: Config | None, error: UserError) -> None:
         time.sleep(SECONDS_TO_SPEAK)
         return
     if is_main_process() and config is not None and config.output is not None:
-        from toolkit.output.run_folder import leave_word_of_refusal
+        from toolkit.output.run_folder import record_refusal
 
-        leave_word_of_refusal(Path(config.output), error.problems)
+        record_refusal(Path(config.output), error.problems)
     from toolkit.distributed.final_message import print_final_message
 
     pipes.flush()

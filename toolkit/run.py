@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -17,7 +17,7 @@ from toolkit.checkpoint.sharded import check_folder_is_shared, shard_map_of
 from toolkit.checkpoint.writer import PartWriter, Saver, newest_name
 from toolkit.claim import claim, nothing_to_do, rate_begun_with
 from toolkit.config.learning_rates import with_learning_rate
-from toolkit.config.schema import Config
+from toolkit.config.schema import AnyConfig, Config
 from toolkit.distributed.launch import launched
 from toolkit.distributed.memory import OutOfMemoryError, lack_of, lacks_memory, out_of_memory_message
 from toolkit.distributed.phase import PREPARING, WRITING
@@ -25,17 +25,15 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start import start_runtime
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluate_only import evaluate_only
-from toolkit.evaluation import Evaluation
-from toolkit.evaluation_file import evaluation_of, weights_of_training, write_evaluation
 from toolkit.loop import train
 from toolkit.models.parameters import weights_of
 from toolkit.output.console import Console, Display, clock
+from toolkit.output.evaluation_file import Evaluation, evaluation_of, weights_of_training, write_evaluation
 from toolkit.output.ledger import Ledger
 from toolkit.output.provenance import changes, provenance
 from toolkit.output.result import Result, print_result
-from toolkit.output.run_folder import RunFolder, now, told_if_refused
-from toolkit.plan import plan
-from toolkit.plan_warnings import warnings_of, worse_than
+from toolkit.output.run_folder import RunFolder, explain_disk_errors, now
+from toolkit.plan import plan, warnings_of, worse_than
 from toolkit.prepare import prepare, whole_model
 from toolkit.record import RunRecord
 from toolkit.rehearsal.end_of_run import in_words, look_ahead, results_for_export, try_evaluation
@@ -43,8 +41,6 @@ from toolkit.schedules import total_steps
 from toolkit.signals import end_undisturbed
 from toolkit.task import Task
 from toolkit.train_state import Output, TrainState
-
-AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 def run(
@@ -282,7 +278,7 @@ def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunR
     trained = whole_model(state) if state.task.export is not None else None
 
     def write() -> None:
-        with told_if_refused(folder.path):
+        with explain_disk_errors(folder.path):
             write_results(state, evaluation, folder, trained)
             record.finish(state, evaluation)
             if state.config.checkpoint.keep == 0:

@@ -19,7 +19,7 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.shards import all_of
 from toolkit.distributed.start import start_runtime
 from toolkit.models.parameters import digest_of_frozen, parameter_names, weights_of
-from toolkit.verify.compare import weights_difference
+from toolkit.verify.compare_weights import weights_difference
 
 CHECKPOINT = Path("checkpoints") / "step-000001"
 

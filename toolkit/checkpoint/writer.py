@@ -108,7 +108,7 @@ class Writer(ABC):
         pageable = [buffer.content.nbytes for buffer in self.staging_buffers.values() if not buffer.pinned]
         if pageable and not self.has_warned:
             self.has_warned = True
-            pipes.tell(
+            pipes.print_line(
                 f"the system refused to pin {in_bytes(sum(pageable))} of host memory for the copy of a checkpoint; "
                 "ordinary memory is used, and training stands still for longer at each checkpoint",
                 sys.stderr,
@@ -192,7 +192,7 @@ class Saver(Writer):
         try:
             try:
                 self.folder.check_is_there()
-                self.ledger.bring_to_disk()
+                self.ledger.sync()
             except (OSError, UserError):
                 if others is not None:
                     self.discard(step, others)

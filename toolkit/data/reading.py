@@ -1,13 +1,15 @@
-"""The steps that every reader of rows takes: check the tables, refuse or drop what is wrong, hold rows out, describe the data."""
+"""What all readers of rows share: check the tables, refuse or drop wrong rows, hold rows out, describe the data."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
 from toolkit.data.labels import Array
+from toolkit.data.tokenized import ROWS_AT_ONCE, text_digest
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,6 +32,42 @@ class Rows(Protocol):
 
     def take(self, rows: Array, name: str | None = None) -> Self:
         """Return these rows, in this order, under another name if one is given."""
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Rows of a table, for training or for evaluation."""
+
+    name: str
+    """What they are, for messages: "training data"."""
+    table: Any
+    """A `datasets.Dataset` of the columns that are used."""
+    rows: Array
+    """The number that each row had in the data, counted from 0."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: Array, name: str | None = None) -> Self:
+        """Return these rows, in this order, under another name if one is given."""
+        return replace(self, name=name or self.name, table=self.table.select(rows), rows=self.rows[rows])
+
+    def select(self, *columns: str) -> "TableRows":
+        """Return the same rows with these columns alone."""
+        if list(columns) == self.table.column_names:
+            return self
+        return TableRows(self.name, self.table.select_columns(list(columns)), self.rows)
+
+    def texts(self) -> Iterator[str]:
+        """Yield the texts of all columns, to train a tokenizer on; few are in memory at once."""
+        for batch in self.table.with_format("arrow").iter(ROWS_AT_ONCE):
+            for column in batch.columns:
+                yield from column.to_pylist()
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the texts of all columns: what is made of them is kept under it."""
+        return text_digest(self.table)
 
 
 AnyRows = TypeVar("AnyRows", bound=Rows)
@@ -63,7 +101,7 @@ def checked_rows(whole: AnyRows, wrong: Mapping[str, Array]) -> Checked[AnyRows]
 
 @dataclass(frozen=True, kw_only=True)
 class DataRead:
-    """What is known of data after it was read, beside its rows: each reader returns a class of its own that adds them."""
+    """What every reader returns next to the rows; each has a class of its own that adds them."""
 
     summary: dict[str, str]
     """What the plan shows of the data, a name and a text each; `tokenize` adds lines on lengths."""
@@ -89,7 +127,7 @@ def usable_rows(
         drop_invalid: whether the other rows are left out; else they are refused.
         a_row: what each table must hold at least one of: "row with a text and a label".
         invalid: what the other rows are, for the plan: "rows without a valid text or label".
-        remedy: what to do about them; None where the problems say it.
+        remedy: what to do about them; None where the problems already say it.
 
     Raises:
         UserError: with everything that is wrong with the rows, or because none can be used.
@@ -115,7 +153,7 @@ def counts_line(train: Rows, evaluate: Rows) -> str:
 
 
 def missing_columns(tables: Mapping[str, Any], columns: Iterable[str]) -> list[str]:
-    """Return a sentence for each table that lacks some of the columns that were found in the training data."""
+    """Return a sentence for each table in which columns are missing that were found in the training data."""
     wanted = list(columns)
     missing = {name: [column for column in wanted if column not in tables[name].column_names] for name in tables}
     return [
@@ -127,13 +165,13 @@ def missing_columns(tables: Mapping[str, Any], columns: Iterable[str]) -> list[s
 
 
 def row_numbers(rows: Array) -> str:
-    """Say how many rows these are, and the numbers of the first, counted from 1 as a reader counts."""
+    """Return how many rows these are, and the numbers of the first ones, counted from 1."""
     many = len(rows) > 1
     numbers = ", ".join(str(row + 1) for row in rows[:SHOWN].tolist()) + (", ..." if len(rows) > SHOWN else "")
     return f"{len(rows):,} row{'s' * many} (number{'s' * many} {numbers}, counted from 1 after any head line)"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Name the first of these, and say how many there are if not all are named."""
+    """Return the first of these names, and their number if there are more."""
     shown = ", ".join(map(repr, names[:SHOWN]))
     return shown if len(names) <= SHOWN else f"{shown}, ... ({len(names)} in all)"

@@ -42,7 +42,7 @@ def print_final_message(text: str, stream: TextIO) -> None:
     launcher = os.getppid()
     repeated = prints_trace() and is_same_output(launcher) and print_after_launcher(launcher, text)
     if not (repeated and stream.isatty() and is_of_a_shell(launcher)):
-        pipes.tell(text, stream)
+        pipes.print_line(text, stream)
 
 
 def print_after_launcher(launcher: int, text: str) -> bool:

@@ -135,7 +135,7 @@ def who_is_missing(ranks: list[int], here: Mapping[int, Mapping[str, Any]], endp
         f"{len(ranks)} of {endpoint.size} processes did not come to {endpoint} within {patience:g} s: "
         f"{numbered(ranks)}; those that came are on {', '.join(machines)}. Start the same command on each other "
         "machine with its own number (--machine_rank, --node-rank), see there why it ended, or check its firewall; "
-        "--timeout.meeting waits longer"
+        "--timeout.rendezvous waits longer"
     )
 
 
@@ -175,7 +175,7 @@ def answer_roll(store: Store, endpoint: Endpoint, patience: float) -> str:
             )
         refuse(
             f"process 0 did not come to {endpoint} within {patience:g} s; see on its machine why it ended, or wait "
-            "longer with --timeout.meeting",
+            "longer with --timeout.rendezvous",
             endpoint,
         )
     name = bytes(store.get(f"welcome/{token}")).decode()

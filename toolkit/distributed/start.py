@@ -50,7 +50,7 @@ def start_runtime(config: Config) -> Runtime:
         raise UserError(*problems)
     local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
     threads = choose_threads(config, usable_cores() // local_processes, computes_on_host=on_cpu or strategy.offloaded)
-    rendezvous = join_rendezvous(config.timeout.meeting)
+    rendezvous = join_rendezvous(config.timeout.rendezvous)
     compare_starts(rendezvous, config, on_cpu)
     timeout = group_timeout(config.timeout.progress, on_cpu)
     accelerator = build_accelerator(config, strategy, on_cpu, precision, group_options(rendezvous, timeout))

@@ -133,7 +133,7 @@ def reach(endpoint: Endpoint, patience: float) -> None:
     refuse(
         f"{this_process} reached nobody at {endpoint}{own} within {patience:g} s ({reason}), where the processes are "
         f"to meet ({WHERE}): start the same command on the machine of process 0 too, check the address, and open the "
-        "port there; --timeout.meeting waits longer",
+        "port there; --timeout.rendezvous waits longer",
         endpoint,
     )
 
