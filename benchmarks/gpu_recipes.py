@@ -20,7 +20,7 @@ from toolkit.data.tokenized import pad_texts
 from toolkit.losses import NOT_COUNTED, causal_logits, counted, logits_of, summed_cross_entropy
 from toolkit.models.tiny import causal, encoder, seq2seq
 from toolkit.task import GlobalBatchLoss
-from toolkit.tasks.dpo.reference import PolicyAndReference
+from toolkit.tasks.dpo.models import PolicyAndReference
 from toolkit.tasks.dpo.tokens import PairIds
 from toolkit.tasks.dpo.tokens import pad_pairs as pad_preferences
 from toolkit.tasks.image_classification.embedded_model import image_classifier
@@ -33,7 +33,7 @@ from toolkit.tasks.sentence_embedding.models import embed
 from toolkit.tasks.sentence_embedding.texts import pad_sides
 from toolkit.tasks.seq2seq.models import target_loss, target_tokens
 from toolkit.tasks.seq2seq.tokens import pad_pairs
-from toolkit.tasks.sft.replies import pad_conversations
+from toolkit.tasks.sft.tokens import pad_conversations
 from toolkit.tasks.token_classification.windows import pad_words
 
 ROOT = Path(__file__).parents[1]

@@ -18,10 +18,10 @@ from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 from toolkit.models.changes import settle_generation
 from toolkit.models.tokenizer import tokenizer
-from toolkit.tasks.conversations.template import CHAT, ChatTemplate
+from toolkit.tasks.conversations.template import CHAT
 from toolkit.tasks.sft.data import Conversations
-from toolkit.tasks.sft.replies import GenerateConfig, Replies, pad_conversations, reply_span
-from toolkit.tasks.sft.tokens import prepare
+from toolkit.tasks.sft.replies import GenerateConfig, Replies
+from toolkit.tasks.sft.tokens import pad_conversations, reply_span
 
 LLAMA_3 = (
     "{{ bos_token }}{% for message in messages %}<|header|>{{ message['role'] }}<|/header|>\n\n"
@@ -85,12 +85,12 @@ def run(chat: ModuleType, tmp_path: Path) -> Any:
 def carrying(tokens: Any, template: str, rows: list[Any], folder: Path, loss_on: str = "all") -> list[list[str]]:
     """Return the texts of the unbroken runs of tokens that carry loss, for each conversation."""
     data = Conversations(
-        train=str(write_rows(folder / "rows.jsonl", [{"messages": row} for row in rows])), held_out=0.5
+        train=str(write_rows(folder / "rows.jsonl", [{"messages": row} for row in rows])), held_out=0.5, loss_on=loss_on
     )
-    chats = data.read()
-    prepared = prepare(chats.train, chats.evaluate, ChatTemplate(template, tokens, loss_on), None, None)
+    assert tokens.chat_template == template
+    tokenized = data.read().tokenize(tokens, ModelConfig(), None)
     found: dict[int, list[str]] = {}
-    for source in (prepared.train, prepared.evaluate):
+    for source in (tokenized.train, tokenized.evaluate):
         for number, sample in enumerate(source.fetch(range(len(source)))):
             runs: list[list[int]] = [[]]
             for token, label in zip(sample["input_ids"], sample["labels"], strict=True):
@@ -99,7 +99,7 @@ def carrying(tokens: Any, template: str, rows: list[Any], folder: Path, loss_on:
                     runs.append([])
                 else:
                     runs[-1].append(token)
-            found[int(source.rows.numbers[number])] = [tokens.decode(one) for one in runs if one]
+            found[int(source.row_numbers([number])[0])] = [tokens.decode(one) for one in runs if one]
     return [found[number] for number in sorted(found)]
 
 
@@ -413,13 +413,13 @@ def test_the_baseline_is_the_most_frequent_final_answer(tmp_path: Path) -> None:
     rows = [{"question": f"{n}?", "answer": f"because {n} #### {n % 3 or 1}"} for n in range(30)]
     chats = Conversations(train=str(write_rows(tmp_path / "rows.jsonl", rows)), held_out=0.3).read()
     tokens = chat_tokenizer()
-    prepared = prepare(chats.train, chats.evaluate, ChatTemplate(CHATML, tokens, "all"), None, None)
-    replies = Replies(GenerateConfig(final_answer="####"), prepared, tokens, None)
+    tokenized = chats.tokenize(tokens, ModelConfig(), None)
+    replies = Replies(GenerateConfig(final_answer="####"), tokenized, tokens, None)
     finished = replies.postprocess(dict.fromkeys(replies.asked, "#### 2"))
     assert finished.baseline is not None
     assert {one.rpartition("#### ")[2] for one in finished.baseline} == {"1"}
     assert [one.partition("because ")[0] for one in finished.references] == [""] * 9
-    batch = pad_conversations(prepared.evaluate.fetch([0]))
+    batch = pad_conversations(tokenized.evaluate.fetch([0]))
     start, end = reply_span(batch["labels"][0].numpy())
     assert tokens.decode(batch["input_ids"][0, start:end]).startswith("because ")
 

@@ -301,7 +301,7 @@ def test_exactly_the_completion_carries_loss(layout: str, llama: Path, tmp_path:
     data = write_rows(tmp_path / "data.jsonl", [row])
     read = PreferenceData(train=str(data), eval=str(data)).read()
     tokens = tokens_of(llama)
-    source, _ = read.tokenize(tokens, 64, ModelConfig(name=str(llama)))
+    source = read.tokenize(tokens, ModelConfig(name=str(llama)), 64).train
     samples = source.fetch([0])
     assert tokens.decode(samples[0].prompt) == PROMPTS.get(layout, "<user>say red<end><assistant>")
     batch = pad_pairs(tokens)(samples)
@@ -321,7 +321,7 @@ def refusal(tmp_path: Path, rows: list[dict[str, Any]], llama: Path | None = Non
     try:
         read = PreferenceData(train=str(data), **settings).read()
         assert llama is not None
-        read.tokenize(tokens_of(llama), 64, ModelConfig(name=str(llama)))
+        read.tokenize(tokens_of(llama), ModelConfig(name=str(llama)), 64)
     except UserError as error:
         return str(error)
     raise AssertionError("nothing was refused")
@@ -396,12 +396,12 @@ def test_what_else_can_be_wrong(tmp_path: Path, llama: Path, train: Capture) -> 
     bare.chat_template = None
     read = PreferenceData(train=messages, eval=messages).read()
     with pytest.raises(UserError, match=r"has no chat template.*--data\.chat_template"):
-        read.tokenize(bare, 64, ModelConfig(name=str(llama)))
+        read.tokenize(bare, ModelConfig(name=str(llama)), 64)
     broken = tmp_path / "chat.jinja"
     broken.write_text("{% for")
     with pytest.raises(UserError, match="is no template that can be used"):
         replace(read, config=replace(read.config, chat_template=str(broken))).tokenize(
-            bare, 64, ModelConfig(name=str(llama))
+            bare, ModelConfig(name=str(llama)), 64
         )
     assert "which no template writes" in refusal(tmp_path, [row], chat_template=str(broken))
     train("--data.train", messages, "--data.chat_template", "nowhere")[0].told("'nowhere', but there is no such file")
@@ -430,7 +430,7 @@ def test_messages_for_the_embedded_model_and_a_template_from_a_file(
     )
     read = PreferenceData(train=messages, eval=messages, chat_template=str(template)).read()
     tokens = tokens_of(llama)
-    source, _ = read.tokenize(tokens, 64, ModelConfig(name=str(llama)))
+    source = read.tokenize(tokens, ModelConfig(name=str(llama)), 64).train
     assert [tokens.decode(ids) for ids in source.fetch([0])[0]] == [
         "<user>say red<end><assistant>",
         "red<end>",
@@ -468,10 +468,10 @@ def test_each_side_keeps_a_token_behind_what_both_begin_with(one: list[int], oth
 def test_a_cut_takes_of_the_prompt_first_and_never_a_whole_completion(
     limit: int, lengths: tuple[int, int, int]
 ) -> None:
-    from toolkit.tasks.dpo.tokens import PairIds, shortened
+    from toolkit.tasks.dpo.tokens import PairIds, truncated
 
     whole = PairIds(*(list(range(100 * k, 100 * k + length)) for k, length in enumerate(lengths, 1)))
-    cut = shortened(whole, limit, begin=100)
+    cut = truncated(whole, limit, begin=100)
     assert cut.length == min(limit, whole.length)
     assert cut.prompt[0] == 100
     assert cut.prompt[1:] == whole.prompt[len(whole.prompt) - len(cut.prompt) + 1 :]

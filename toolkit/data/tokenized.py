@@ -28,7 +28,8 @@ class WrittenTokens:
     def __init__(self, folder: Path) -> None:
         from datasets import Dataset
 
-        self._tokens = Dataset.from_file(str(folder / "tokens.arrow"))
+        self.table = Dataset.from_file(str(folder / "tokens.arrow"))
+        """What the tokenizer made of the texts: a column for each name."""
         self.lengths: Array = np.load(folder / "lengths.npy", mmap_mode="r")
         """Tokens of each text (int64)."""
         self.full_lengths: Array = np.load(folder / "full_lengths.npy", mmap_mode="r")
@@ -41,7 +42,7 @@ class WrittenTokens:
 
     def fetch(self, ids: Sequence[int]) -> dict[str, list[Any]]:
         """Return what the tokenizer made of some texts, by name: a list for each text."""
-        columns: dict[str, list[Any]] = self._tokens[np.asarray(ids).tolist()]
+        columns: dict[str, list[Any]] = self.table[np.asarray(ids).tolist()]
         return columns
 
 

@@ -13,7 +13,7 @@ from toolkit.config.model import ModelConfig
 from toolkit.errors import UserError
 from toolkit.models.errors import first_line
 from toolkit.models.tokenizer import CAUSAL, EmbeddedTokenizer
-from toolkit.tasks.conversations.rows import Conversation, Unusable
+from toolkit.tasks.conversations.messages import Conversation, Unusable
 
 TAGS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 """How a template says itself which part of it the assistant generates."""

@@ -22,6 +22,7 @@ from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 from toolkit.models.tokenizer import CAUSAL, EmbeddedTokenizer
 from toolkit.sample_data.preferences import shuffled_sentences
+from toolkit.task import TaskData
 from toolkit.tasks.conversations.template import CHAT, chat_template, template_problems
 from toolkit.tasks.dpo.rows import check_pairs, texts_in
 from toolkit.tasks.dpo.tokens import TokenizedPairs, tokenize_pairs
@@ -202,61 +203,73 @@ class Pairs:
             return CAUSAL
         return replace(CAUSAL, more_tokens=CHAT.more_tokens, chat_template=CHAT.chat_template)
 
-    def tokenize(self, tokenizer: Any, limit: int | None, model: ModelConfig) -> tuple[TokenizedPairs, TokenizedPairs]:
+    def tokenize(self, tokenizer: Any, model: ModelConfig, limit: int | None) -> "TokenizedPreferences":
         """Return training and evaluation pairs as token ids.
 
         Args:
             tokenizer: that of the model; it gets the template of data.chat_template.
-            limit: the longest row that the model takes, in tokens, if it is known.
             model: names the model, for messages.
+            limit: the most tokens that the model takes, if that is known.
 
         Raises:
-            UserError: rows are longer and data.max_length does not cut them, or cuts off what makes the difference; there are
-                messages and no chat template for them.
+            UserError: rows are too long and data.max_length does not truncate them, or truncates both sides to the
+                same; there are messages and no chat template for them.
         """
-        cut, drop_equal, problems = self.config.max_length, self.config.drop_invalid, list[str]()
-        if cut is not None and limit is not None and cut > limit:
+        max_length, drop_equal, problems = self.config.max_length, self.config.drop_invalid, list[str]()
+        if max_length is not None and limit is not None and max_length > limit:
             raise UserError(
-                f"data.max_length is {cut}, but the model takes at most {limit} tokens; give {limit} or less"
+                f"data.max_length is {max_length}, but the model takes at most {limit} tokens; give {limit} or less"
             )
         template = None
         if self.layout != "texts":
             template = chat_template(tokenizer, model, self.config.chat_template, "last")
-        splits = (self.train, self.evaluate)
-        sources = [
-            TokenizedPairs(
-                tokenize_pairs(split.table, split.rows, split.name, tokenizer, template, cut, split.digest), drop_equal
-            )
-            for split in splits
-        ]
-        for split, source in zip(splits, sources, strict=True):
-            full = np.asarray(source.full_lengths)
-            if cut is None and limit is not None and (full > limit).any():
+        sources = []
+        for split in (self.train, self.evaluate):
+            folder = tokenize_pairs(split.table, split.rows, split.name, tokenizer, template, max_length, split.digest)
+            sources.append(TokenizedPairs(folder, split.rows, drop_equal))
+        for split, source in zip((self.train, self.evaluate), sources, strict=True):
+            full = np.asarray(source.tokens.full_lengths)
+            if max_length is None and limit is not None and (full > limit).any():
                 problems.append(
-                    f"{split.name}: {row_numbers(split.rows[full > limit])} longer than the {limit} tokens that the model takes "
-                    f"(the longest has {full.max()}, prompt and completion together); cut them with --data.max_length {limit}"
+                    f"{split.name}: {row_numbers(split.rows[full > limit])} longer than the {limit} tokens that the "
+                    f"model takes (the longest has {full.max()}, prompt and completion together); cut them with "
+                    f"--data.max_length {limit}"
                 )
             if len(source.equal) and not drop_equal:
                 problems.append(
-                    f"{split.name}: {row_numbers(split.rows[source.equal])} whose two sides are equal once they are tokenized"
-                    + (f" and cut to {cut} tokens (data.max_length)" if cut else "")
+                    f"{split.name}: {row_numbers(split.rows[source.equal])} whose two sides are equal once they are "
+                    "tokenized"
+                    + (f" and cut to {max_length} tokens (data.max_length)" if max_length else "")
                     + "; remove them, or leave them out with --data.drop_invalid"
                 )
             if not len(source):
                 problems.append(f"{split.name}: no pair is left")
         if problems:
             raise UserError(*problems)
-        full = np.concatenate([source.full_lengths for source in sources])
-        line = f"{np.median(full):.0f} tokens in the middle, {full.max()} at most, prompt and completion together"
-        if cut is not None:
-            line += f"; {(full > cut).sum():,} of {len(full):,} pairs cut to {cut}"
-        if equal := sum(len(source.equal) for source in sources):
-            line += f"; {equal:,} dropped because their sides are then equal"
-        _, chosen, rejected = sources[1].counts[sources[1].kept].T
-        longer = np.mean((chosen > rejected) + 0.5 * (chosen == rejected))
-        summary = {"lengths": line, "longer side": f"the chosen one in {longer:.1%} of the evaluation pairs"}
-        self.summary.update(summary)
-        return sources[0], sources[1]
+        summary = {**self.summary, **describe_tokens(sources, max_length)}
+        train, evaluate = sources
+        return TokenizedPreferences(train, evaluate, self.files, self.config.workers, summary)
+
+
+@dataclass(frozen=True)
+class TokenizedPreferences(TaskData):
+    """Training and evaluation pairs as token ids."""
+
+    train: TokenizedPairs
+    evaluate: TokenizedPairs
+
+
+def describe_tokens(sources: Sequence[TokenizedPairs], max_length: int | None) -> dict[str, str]:
+    """Return lines for the plan on how long the pairs are, and which side is the longer one."""
+    full = np.concatenate([source.tokens.full_lengths for source in sources])
+    line = f"{np.median(full):.0f} tokens in the middle, {full.max()} at most, prompt and completion together"
+    if max_length is not None:
+        line += f"; {(full > max_length).sum():,} of {len(full):,} pairs cut to {max_length}"
+    if equal := sum(len(source.equal) for source in sources):
+        line += f"; {equal:,} dropped because their sides are then equal"
+    _, chosen, rejected = sources[1].counts[sources[1].kept].T
+    longer = np.mean((chosen > rejected) + 0.5 * (chosen == rejected))
+    return {"lengths": line, "longer side": f"the chosen one in {longer:.1%} of the evaluation pairs"}
 
 
 def check_columns(name: str, table: Any, columns: dict[str, str]) -> str:

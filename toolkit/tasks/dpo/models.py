@@ -1,32 +1,113 @@
-"""Which model is trained on preferences, which one it is held against, and how a saved one finds that again."""
+"""The model that is trained on preferences next to its reference, and how a saved model finds its reference again."""
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from toolkit.checkpoint.load import digest_of_frozen
 from toolkit.config.model import LoraConfig, ModelConfig
 from toolkit.errors import UserError
+from toolkit.losses import NOT_COUNTED, causal_logits, full_precision
 from toolkit.models.export import pretrained_folder
 from toolkit.models.lora import has_adapters
 from toolkit.models.tokenizer import tokenizer
 from toolkit.randomness import seed_for
 from toolkit.tasks.conversations.models import causal_model
-from toolkit.tasks.dpo.reference import PolicyAndReference
 
 RECORD = "reference.json"
-"""Beside a saved policy: which model it was trained against."""
+"""The file in the folder of a saved policy that says which model it was trained against."""
+
+
+class LogProbabilities(NamedTuple):
+    """Of each row's completion, summed over its tokens: float64, shape (rows,)."""
+
+    policy: torch.Tensor
+    reference: torch.Tensor
+    """No gradient flows into it."""
+
+
+class PolicyAndReference(torch.nn.Module):
+    """The model that is trained (the policy) and its reference, in one module, so that one wrapper (DDP) holds both.
+
+    The reference of a policy with adapters (peft) is the policy with its adapters switched off, which costs no memory;
+    otherwise it is a frozen copy, always in evaluation mode.
+    """
+
+    def __init__(self, policy: torch.nn.Module, reference: torch.nn.Module | None = None) -> None:
+        """Take the policy as it is before training.
+
+        Args:
+            policy: a causal model of Transformers, or a `peft.PeftModel` around one.
+            reference: another model than what the policy is now.
+        """
+        super().__init__()
+        self.policy = policy
+        if reference is None and not has_adapters(policy):
+            reference = copy.deepcopy(policy)
+        self.reference = None if reference is None else reference.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> "PolicyAndReference":
+        """Switch the policy; the reference stays in evaluation mode."""
+        super().train(mode)
+        if self.reference is not None:
+            self.reference.eval()
+        return self
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, positions: torch.Tensor, labels: torch.Tensor
+    ) -> LogProbabilities:
+        """Return what policy and reference give to the completions.
+
+        Args:
+            input_ids: int64 (rows, length), padded on the right.
+            attention_mask: int64, same shape.
+            positions: int64 (kept,), where the next token counts in some row: only these get logits.
+            labels: int64 (rows, kept), the next token at each of them, or `NOT_COUNTED`.
+        """
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        # First the reference: peft switches requires_grad with the adapters, which no graph of the policy may meet.
+        with torch.no_grad(), self.as_reference() as reference:
+            of_reference = completion_log_probabilities(reference, inputs, positions, labels)
+        return LogProbabilities(completion_log_probabilities(self.policy, inputs, positions, labels), of_reference)
+
+    @contextmanager
+    def as_reference(self) -> Iterator[torch.nn.Module]:
+        """Yield the reference, without dropout; until the end the policy is not to be used."""
+        if self.reference is not None:
+            yield self.reference
+            return
+        adapted: Any = self.policy
+        modes = [(module, module.training) for module in adapted.modules()]
+        adapted.eval()
+        try:
+            with adapted.disable_adapter():
+                yield adapted
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+
+def completion_log_probabilities(
+    model: Any, inputs: dict[str, torch.Tensor], positions: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    """Return the log-probability of each row's labelled tokens, summed; float64 (rows,)."""
+    flat = full_precision(causal_logits(model, inputs, positions)).flatten(0, 1)
+    each = F.cross_entropy(flat, labels.flatten(), ignore_index=NOT_COUNTED, reduction="none")
+    # The sum of a long completion has thousands where the difference of two models has hundredths.
+    return -each.view(labels.shape).sum(1, dtype=torch.float64)
 
 
 def policy_and_reference(
     config: ModelConfig, reference: str | None, vocabulary: int, only: bool = False
 ) -> PolicyAndReference:
-    """Return the model to train beside its reference.
+    """Return the model to train, with its reference.
 
     Args:
         config: the model that is trained.
@@ -48,8 +129,8 @@ def policy_and_reference(
             raise UserError(*(text.replace("model.name", "dpo.reference") for text in error.problems)) from None
     if only and record is None and not has_adapters(policy):
         raise UserError(
-            f"{config.name} does not say which model it was trained against (it has no {RECORD}), so there are no rewards; "
-            "name that model with --dpo.reference"
+            f"{config.name} does not say which model it was trained against (it has no {RECORD}), so there are no "
+            "rewards; name that model with --dpo.reference"
         )
     if record is not None and not (record["switched_off"] and has_adapters(policy)):
         return PolicyAndReference(policy, recorded_reference(bare, record, vocabulary))
@@ -60,7 +141,7 @@ def policy_and_reference(
 
 
 def check_reference(config: ModelConfig, reference: str | None, tokens: Any) -> None:
-    """Refuse a reference with another vocabulary than the policy's tokenizer: what it says of token ids would mean nothing.
+    """Refuse a reference with another vocabulary than the policy's tokenizer: its probabilities are of other tokens.
 
     One without a tokenizer is taken as it is.
     """
@@ -73,7 +154,8 @@ def check_reference(config: ModelConfig, reference: str | None, tokens: Any) -> 
     if own.get_vocab() != tokens.get_vocab():
         raise UserError(
             f"dpo.reference is {reference!r}, whose tokenizer has another vocabulary than that of "
-            f"{config.name or 'the embedded model'}, so the two can't be held against each other; give a model of the same family"
+            f"{config.name or 'the embedded model'}, so the two can't be held against each other; give a model of the same "
+            "family"
         )
 
 
@@ -102,7 +184,8 @@ def recorded_reference(config: ModelConfig, record: Mapping[str, Any], vocabular
         what = chosen.name or "the embedded model"
         raise UserError(
             f"{config.name} was trained against {what} with other weights than {what} has here (their digest was "
-            f"{record['digest']} and is {digest}); give the former ones with --dpo.reference, or the former version of torch"
+            f"{record['digest']} and is {digest}); give the former ones with --dpo.reference, or the former version of "
+            "torch"
         )
     return found
 
