@@ -27,6 +27,7 @@ from toolkit.models.heads import read_for_head
 from toolkit.models.load import saved_labels, sequence_classifier
 from toolkit.models.tokenizer import tokenizer
 from toolkit.sample_scores import class_probabilities
+from toolkit.task import Metric
 from toolkit.tasks.labelled_texts import LabelledTexts, pad_texts
 
 import torch
@@ -61,7 +62,7 @@ class Kind:
 
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     decide: Callable[[torch.Tensor], torch.Tensor]
-    metrics: Callable[[list[str]], list[Callable[..., object]]]
+    metrics: Callable[[list[str]], list[Metric]]
     scores: Callable[[list[str], torch.Tensor], list[dict[str, float]]] | None = None
 
 

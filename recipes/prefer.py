@@ -24,8 +24,8 @@ from toolkit.config.model import ModelConfig
 from toolkit.losses import NOT_COUNTED
 from toolkit.models.tokenizer import tokenizer
 from toolkit.tasks.conversations.models import token_limit
-from toolkit.tasks.dpo.data import PreferenceData, preference_scores
-from toolkit.tasks.dpo.models import check_reference, export_policy, policy_and_reference
+from toolkit.tasks.dpo.data import PreferenceData
+from toolkit.tasks.dpo.models import check_reference, export_policy, policy_and_reference, preference_scores
 from toolkit.tasks.dpo.tokens import pad_pairs
 
 import torch
@@ -86,7 +86,7 @@ def dpo_loss(rewards: torch.Tensor, likelihood: torch.Tensor, config: DpoConfig)
 def task(config: Prefer) -> Task:
     dpo = config.dpo
     pairs = config.data.read()
-    tokens = tokenizer(config.model, pairs.training_texts(), pairs.train.digest, pairs.embedded_tokenizer)
+    tokens = tokenizer(config.model, pairs.train.texts(), pairs.train.digest, pairs.embedded_tokenizer)
     check_reference(config.model, dpo.reference, tokens)
     data = pairs.tokenize(tokens, config.model, token_limit(config.model, tokens))
 

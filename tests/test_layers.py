@@ -27,7 +27,7 @@ ORDER = """
     data
     output
     config
-    task losses attention_masks metrics metric_classes sample_scores randomness signals errors extras environment
+    task losses attention_masks metrics sample_scores randomness signals errors extras environment
 """
 HEIGHT = {name: -height for height, line in enumerate(ORDER.strip().splitlines()) for name in line.split()}
 SHARED_BY_TASKS = {"labelled_texts", "conversations"}

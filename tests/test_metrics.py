@@ -1,24 +1,26 @@
-"""Metrics against scikit-learn and scipy, offline, whatever the size of the batches they are fed in."""
+"""Metrics against scikit-learn and scipy, whatever the size of the batches that predictions come in."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, r2_score
 
+from toolkit.errors import UserError
 from toolkit.metrics import (
     accuracy,
     class_metrics,
     correlation,
+    from_evaluate,
     macro_f1,
     multilabel_f1,
     positive_class,
     regression_errors,
     two_classes,
 )
+from toolkit.scoring import joined, scores_of
+from toolkit.task import Metric
 
 RANDOM = np.random.default_rng(0)
 TWO = np.where(RANDOM.random((2, 103)) < [[0.3], [0.4]], 1, 0)
@@ -26,7 +28,7 @@ CLASSES = RANDOM.integers(0, 5, (2, 103))
 LABELS = RANDOM.integers(0, 2, (2, 103, 4))
 NUMBERS = RANDOM.normal(size=(2, 103))
 
-EXPECTED: list[tuple[Callable[..., Any], np.ndarray, dict[str, float]]] = [
+EXPECTED: list[tuple[Metric, np.ndarray, dict[str, float]]] = [
     (accuracy, CLASSES, {"accuracy": accuracy_score(CLASSES[1], CLASSES[0])}),
     (macro_f1, CLASSES, {"macro_f1": f1_score(CLASSES[1], CLASSES[0], average="macro")}),
     (
@@ -61,29 +63,57 @@ EXPECTED: list[tuple[Callable[..., Any], np.ndarray, dict[str, float]]] = [
 
 
 @pytest.mark.parametrize("size", [1, 10, 103])
-@pytest.mark.parametrize(("maker", "data", "expected"), EXPECTED, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize("as_lists", [False, True])
+@pytest.mark.parametrize(("metric", "data", "expected"), EXPECTED, ids=lambda value: getattr(value, "__name__", ""))
 def test_metrics_equal_their_reference(
-    maker: Callable[..., Any], data: np.ndarray, expected: dict[str, float], size: int, tmp_path: Path
+    metric: Metric, data: np.ndarray, expected: dict[str, float], size: int, as_lists: bool
 ) -> None:
-    metric = maker(cache_dir=str(tmp_path))
-    for start in range(0, 103, size):
-        predictions, references = data[:, start : start + size]
-        metric.add_batch(predictions=predictions, references=references)
-    assert metric.compute() == pytest.approx(expected, abs=1e-12)
+    batches = [data[:, start : start + size] for start in range(0, 103, size)]
+    sides = ([batch[side].tolist() if as_lists else batch[side] for batch in batches] for side in (0, 1))
+    predictions, references = map(joined, sides)
+    assert isinstance(predictions, list) == as_lists
+    assert scores_of([metric], predictions, references) == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_constant_prediction_has_no_correlation(tmp_path: Path) -> None:
-    metric = correlation(cache_dir=str(tmp_path))
-    metric.add_batch(predictions=[1.0, 1.0, 1.0], references=[1.0, 2.0, 3.0])
-    assert metric.compute() == {"pearson": 0.0, "spearman": 0.0}
+def test_single_precision_is_scored_in_double_precision() -> None:
+    """A mean of squares in float32 differs in the seventh digit."""
+    single = (NUMBERS * 1e3).astype(np.float32)
+    for metric in (regression_errors, correlation):
+        assert metric(*single) == metric(*single.astype(np.float64))
 
 
-def test_two_classes_have_the_metrics_of_glue_and_others_do_not(tmp_path: Path) -> None:
+def test_a_constant_prediction_has_no_correlation() -> None:
+    assert correlation([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) == {"pearson": 0.0, "spearman": 0.0}
+
+
+def test_two_classes_have_the_metrics_of_glue_and_others_do_not() -> None:
     assert class_metrics(["a", "b", "c"]) == [accuracy, macro_f1]
     assert class_metrics(["a", "b"]) == [accuracy, macro_f1, two_classes]
     assert positive_class(["ham", "spam"]) == {"f1": "of 'spam', the second of the two labels"}
     assert positive_class(["a", "b", "c"]) == positive_class([]) == {}
     # Who always says the same has found nothing out.
-    metric = two_classes(cache_dir=str(tmp_path))
-    metric.add_batch(predictions=[0, 0, 0], references=[0, 1, 0])
-    assert metric.compute() == {"f1": 0.0, "matthews_correlation": 0.0}
+    assert two_classes([0, 0, 0], [0, 1, 0]) == {"f1": 0.0, "matthews_correlation": 0.0}
+
+
+SCRIPT = """
+import datasets
+import evaluate
+
+class Hits(evaluate.Metric):
+    def _info(self):
+        number = datasets.Value("int64")
+        features = datasets.Features({"predictions": number, "references": number})
+        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=features)
+
+    def _compute(self, predictions, references, weight):
+        return {"hits": weight * sum(a == b for a, b in zip(predictions, references))}
+"""
+
+
+def test_a_script_of_evaluate_is_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    (tmp_path / "hits.py").write_text(SCRIPT)
+    metric = from_evaluate(str(tmp_path / "hits.py"), weight=2)
+    assert metric(np.array([1, 2, 3]), np.array([1, 5, 3])) == {"hits": 4}
+    with pytest.raises(UserError, match="no metric script 'accuracy'; give the path of one"):
+        from_evaluate("accuracy")

@@ -1,13 +1,13 @@
-"""Predictions and references on their way into metrics, in bounded memory unless the task needs all of them at once."""
+"""From the predictions of all processes to scores and samples for a reader, in the main process."""
 
-from collections.abc import Callable, Mapping, Sequence
-from tempfile import TemporaryDirectory
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from toolkit.task import GlobalBatchLoss, Postprocessed, Task
+from toolkit.task import GlobalBatchLoss, Metric, Postprocessed, Task
 
 
 class Scored(NamedTuple):
@@ -42,43 +42,16 @@ class Summary(NamedTuple):
     """What `Postprocessed.details` said."""
 
 
-class Scorer:
-    """The metrics of one evaluation, and those of a trivial prediction beside them.
+def joined(batches: Sequence[Any]) -> Any:
+    """Return the parts of batches one behind the other: an array if all are arrays, or else a list."""
+    if batches and all(isinstance(batch, np.ndarray) for batch in batches):
+        return np.concatenate(batches)
+    return list(chain.from_iterable(batches))
 
-    What comes in is kept by the metrics in Arrow files, in a folder of this evaluation's own.
-    """
 
-    def __init__(self, makers: Sequence[Callable[..., Any]], baseline: Any = None) -> None:
-        self.folder = TemporaryDirectory(prefix="metrics-")
-        self.baseline = baseline
-        self.makers = makers
-        self.metrics = self.make("model")
-        self.trivial: list[Any] = []
-
-    def make(self, name: str) -> list[Any]:
-        """Return new metrics with a folder of their own."""
-        return [make(cache_dir=f"{self.folder.name}/{name}-{number}") for number, make in enumerate(self.makers)]
-
-    def add(self, predictions: Any, references: Any, baseline: Any = None) -> None:
-        """Add some: one prediction and one reference each, and one of the trivial model, unless it is always the same."""
-        for metric in self.metrics:
-            metric.add_batch(predictions=predictions, references=references)
-        if baseline is None and self.baseline is not None:
-            baseline = [self.baseline] * len(references)
-        if baseline is None:
-            return
-        self.trivial = self.trivial or self.make("baseline")
-        for metric in self.trivial:
-            metric.add_batch(predictions=baseline, references=references)
-
-    def compute(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the scores of the model and of the baseline, by name, and forget what was added."""
-        scores = tuple(
-            {name: float(value) for metric in metrics for name, value in metric.compute().items()}
-            for metrics in (self.metrics, self.trivial)
-        )
-        self.folder.cleanup()
-        return scores[0], scores[1]
+def scores_of(metrics: Sequence[Metric], predictions: Any, references: Any) -> dict[str, float]:
+    """Return what the metrics say of predictions beside their references, by name."""
+    return {name: float(value) for metric in metrics for name, value in metric(predictions, references).items()}
 
 
 class Collector:
@@ -99,7 +72,7 @@ class Collector:
         self.last = last
         self.shown = shown
         self.wanted = wanted
-        self.scorer = Scorer(task.metrics, task.baseline if last else None)
+        self.pairs: list[tuple[Any, Any]] = []
         self.predictions: dict[int, Any] = {}
         self.embeddings: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self.examples: dict[int, dict[str, Any]] = {}
@@ -119,7 +92,7 @@ class Collector:
         if self.task.postprocess is not None:
             self.predictions.update(zip(scored.ids, scored.predictions, strict=True))
             return
-        self.scorer.add(scored.predictions, scored.references)
+        self.pairs.append((scored.predictions, scored.references))
         for number, prediction, reference in zip(scored.ids, scored.predictions, scored.references, strict=True):
             if number in self.wanted:
                 self.example(number, prediction, reference)
@@ -144,27 +117,42 @@ class Collector:
 
     def compute(self) -> Summary:
         """Return what came of all that was added, after `postprocess`."""
-        details: Mapping[str, Any] = {}
-        if (postprocessed := self.postprocessed) is not None:
-            self.scorer.add(
-                postprocessed.predictions, postprocessed.references, postprocessed.baseline if self.last else None
-            )
-            details = postprocessed.details
-            if postprocessed.samples is not None and self.sure:
-                self.sure = {item: self.sure[sample] for item, sample in enumerate(postprocessed.samples)}
-            else:
-                self.sure = dict(enumerate(postprocessed.scores or ()))
-            self.examples.clear()
-            items = (
-                np.arange(len(postprocessed.predictions)) if self.task.show is not None else np.zeros(0, dtype=np.int64)
-            )
-            for number in sorted(evenly(items, self.shown)):
-                self.example(number, postprocessed.predictions[number], postprocessed.references[number])
-        scores, trivial = self.scorer.compute()
-        if self.last and self.task.baseline_scores is not None:
-            trivial = {**trivial, **self.task.baseline_scores()}
+        task, details = self.task, self.postprocessed.details if self.postprocessed else {}
+        scores: dict[str, float] = {}
+        trivial: dict[str, float] = {}
+        if self.postprocessed is not None:
+            self.choose_examples(self.postprocessed)
+        if self.postprocessed is not None or self.pairs:
+            predictions, references, baseline = self.for_metrics()
+            scores = scores_of(task.metrics, predictions, references)
+            if self.last and baseline is not None:
+                trivial = scores_of(task.metrics, baseline, references)
+        if self.last and task.baseline_scores is not None:
+            trivial |= task.baseline_scores()
         examples = [{"sample": number, **self.examples[number]} for number in sorted(self.examples)]
         return Summary(scores, trivial, examples, details)
+
+    def for_metrics(self) -> tuple[Any, Any, Any]:
+        """Return all predictions, what they are held against, and those of a trivial model (None without one)."""
+        if (found := self.postprocessed) is not None:
+            predictions, references, baseline = found.predictions, found.references, found.baseline
+        else:
+            predictions, references = (joined(side) for side in zip(*self.pairs, strict=True))
+            baseline = None
+        if baseline is None and self.task.baseline is not None:
+            baseline = [self.task.baseline] * len(references)
+        return predictions, references, baseline
+
+    def choose_examples(self, postprocessed: Postprocessed) -> None:
+        """Keep some of the items that were made of the predictions for the reader."""
+        if postprocessed.samples is not None and self.sure:
+            self.sure = {item: self.sure[sample] for item, sample in enumerate(postprocessed.samples)}
+        else:
+            self.sure = dict(enumerate(postprocessed.scores or ()))
+        self.examples.clear()
+        items = np.arange(len(postprocessed.predictions) if self.task.show is not None else 0)
+        for number in sorted(evenly(items, self.shown)):
+            self.example(number, postprocessed.predictions[number], postprocessed.references[number])
 
     def global_batch_loss(self) -> float:
         """Return the global-batch loss of all samples, taken in blocks of neighbouring ids, whoever computed what."""

@@ -16,6 +16,11 @@ Batch = Mapping[str, torch.Tensor]
 """What `collate` makes of some samples: tensors by name, in host memory; the loop moves them to the device."""
 
 
+Metric = Callable[[Any, Any], Mapping[str, float]]
+"""Scores by name, of all predictions and what they are held against: one of each per sample, or per item that
+`Task.postprocess` made. Both are numpy arrays where the task gives tensors, or else lists."""
+
+
 class Source(Protocol):
     """Samples that are fetched by number."""
 
@@ -128,8 +133,8 @@ class Task:
     """Makes predictions and references for the metrics from the predictions of all samples, which come by sample id in
     ascending order; called in the main process alone. All predictions are held in its memory. Before the first step it is
     tried with those of a few samples, and with all of them where that fails."""
-    metrics: Sequence[Callable[..., Any]] = ()
-    """Makers of `evaluate.Metric`s, called with a `cache_dir` in the main process alone when an evaluation starts: `evaluate` is slow to import."""
+    metrics: Sequence[Metric] = ()
+    """Functions that score all predictions beside all references, in the main process alone (`toolkit.metrics`)."""
     from_loss: Callable[[float, int], Mapping[str, float]] | None = None
     """Returns further metrics, by name, that follow from the loss: given its mean over the units, and their number."""
     baseline: Any = None

@@ -405,15 +405,11 @@ def test_a_checkpoint_of_its_own_that_waits_for_its_evaluation_by_another_spelli
 
 
 def test_a_finished_run_whose_metric_is_no_number_is_reported(tmp_path: Path) -> None:
-    class NoNumber:
-        def add_batch(self, predictions: Any, references: Any) -> None:
-            """Take nothing."""
-
-        def compute(self) -> dict[str, float]:
-            return {"score": float("nan")}
+    def no_number(predictions: Any, references: Any) -> dict[str, float]:
+        return {"score": float("nan")}
 
     def build(config: Tiny) -> Task:
-        return replace(task(config), metrics=[lambda cache_dir: NoNumber()], baseline=None)
+        return replace(task(config), metrics=[no_number], baseline=None)
 
     assert run(tmp_path / "run", build=build).done().record["metrics"]["score"] is None
     run(tmp_path / "run", build=build).done().says("this run is finished", "nan")

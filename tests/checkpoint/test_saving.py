@@ -169,23 +169,14 @@ def test_a_defect_while_writing_is_kept_as_one(saver: Saver, monkeypatch: pytest
     assert isinstance(saver.failure, ZeroDivisionError)
 
 
-class Score:
-    """A metric whose values are known before."""
-
-    def __init__(self, values: Iterator[float]) -> None:
-        self.values = values
-
-    def add_batch(self, **batch: Any) -> None:
-        """Take predictions, which are of no concern."""
-
-    def compute(self) -> dict[str, float]:
-        return {"score": next(self.values)}
-
-
 def scored(values: list[float]) -> Callable[[Tiny], Task]:
     """Return a task whose evaluations come to these scores."""
     coming = iter(values)
-    return lambda config: replace(task(config), metrics=[lambda **options: Score(coming)], baseline=None)
+
+    def score(predictions: Any, references: Any) -> dict[str, float]:
+        return {"score": next(coming)}
+
+    return lambda config: replace(task(config), metrics=[score], baseline=None)
 
 
 @contextmanager

@@ -68,7 +68,7 @@ def test_links_can_be_delayed_cut_and_mended_and_machines_lose_power() -> None:
         assert delayed is not None
         assert float(delayed[-1]) >= 0.04 > float(first[-1])
         assert network.bytes_sent(1) > sent
-        network.shard_at(1)
+        network.cut(1)
         lines_after(client, 1, 0.1)
         assert lines_after(client, 1, 0.5) is None
         network.mend(1)
@@ -137,7 +137,7 @@ def test_two_machines_are_one_and_a_link_that_is_slowed_delayed_and_cut_changes_
         wait_for_step(5, folder, processes)
         network.shape(1, rate="10mbit", delay=0.01)
         wait_for_step(15, folder, processes)
-        network.shard_at(1)
+        network.cut(1)
         began = time.monotonic()
         assert network.wait(*processes, timeout=60) == [1, 1]
         assert time.monotonic() - began < SILENCE + 15

@@ -140,7 +140,7 @@ def stop_after(steps: int, folder: Path) -> None:
     register_optimizer_step_post_hook(count)
 
 
-def no_metric(**options: Any) -> Any:
+def no_metric(predictions: Any, references: Any) -> Any:
     raise KeyError("no metric")
 
 

@@ -243,7 +243,7 @@ def test_every_kind_of_bad_row_is_told_together_with_its_numbers(run: Any, tmp_p
         "1 row (number 10, counted from 1 after any head line) without a list of messages",
     )
     chats = Conversations(train=str(write_rows(tmp_path / "two.jsonl", [*rows, good])), drop_invalid=True).read()
-    assert chats.train.numbers.tolist() + chats.evaluate.numbers.tolist() in ([0, 11], [11, 0])
+    assert chats.train.rows.tolist() + chats.evaluate.rows.tolist() in ([0, 11], [11, 0])
     assert "10 of the training data" in chats.summary["dropped"]
 
 
@@ -381,7 +381,7 @@ def test_no_reply_is_asked_for_where_none_is_wanted(chat: ModuleType, tmp_path: 
 
 
 def test_final_answers_as_gsm8k_scores_them(tmp_path: Path) -> None:
-    from toolkit.tasks.sft.metrics import FinalAnswers, final_answer
+    from toolkit.tasks.sft.replies import final_answer, final_answers
 
     def official(reply: str) -> str:
         """The rule of its authors: a number after the mark, commas left out."""
@@ -394,11 +394,9 @@ def test_final_answers_as_gsm8k_scores_them(tmp_path: Path) -> None:
         official(reply) != "[invalid]" and official(reply) == official(want)
         for reply, want in zip(given[:5], wanted, strict=False)
     ]
-    metric = FinalAnswers("#### ", cache_dir=str(tmp_path))
-    assert metric.compute(predictions=given[:5], references=wanted[:5])["exact_match"] == sum(judged) / 5 == 0.6
+    assert final_answers(given[:5], wanted[:5], "#### ")["exact_match"] == sum(judged) / 5 == 0.6
     assert final_answer(given[5], "####") == "12"
-    whole = FinalAnswers(None, cache_dir=str(tmp_path)).compute(predictions=["a ", "b"], references=["a", "B"])
-    assert whole["exact_match"] == 0.5
+    assert final_answers(["a ", "b"], ["a", "B"], None)["exact_match"] == 0.5
 
 
 def test_data_without_the_final_answers_that_are_asked_for(run: Any, tmp_path: Path) -> None:

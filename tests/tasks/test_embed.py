@@ -144,7 +144,7 @@ def test_the_search_agrees_with_scikit_learn() -> None:
     right = lambda at: wanted[at, None] == np.arange(40)  # noqa: E731
     found = search(queries, candidates, right, lambda at: np.zeros((len(at), 40), dtype=bool))
     nearest = [one.pop("cosine") for one in found]
-    scores = search_quality().compute(predictions=found, references=list(range(80)))
+    scores = search_quality(found, list(range(80)))
     cosines, truth = queries @ candidates.T, right(np.arange(80))
     for depth in (1, 5, 10):
         expected = top_k_accuracy_score(wanted, cosines, k=depth, labels=np.arange(40))
@@ -284,7 +284,7 @@ def test_the_saved_model_gives_others_the_vectors_that_were_evaluated(
     loss = sum(float(in_batch_loss(vectors[block], identities[block], symmetric=True)) for block in blocks) / len(rows)
     assert record["metrics"]["loss"] == pytest.approx(loss, rel=1e-5)
     finished = Search(texts).postprocess(dict(enumerate(vectors[:, :2].numpy())))
-    scores = search_quality().compute(predictions=finished.predictions, references=finished.references)
+    scores = search_quality(finished.predictions, finished.references)
     assert {name: record["metrics"][name] for name in scores} == pytest.approx(scores, rel=1e-9)
     assert set(record["baseline"]) == set(scores)
     shown = [json.loads(line) for line in (outcome.folder / "predictions.jsonl").read_text().splitlines()]

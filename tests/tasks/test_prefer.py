@@ -264,12 +264,9 @@ def test_adapters_are_trained_against_themselves_switched_off(train: Capture, ll
 
 
 def test_scores_of_fixed_rewards() -> None:
-    from toolkit.tasks.dpo.data import preference_scores
+    from toolkit.tasks.dpo.models import preference_scores
 
-    metric = preference_scores()
-    metric.add_batch(predictions=[[2.0, 1.0], [0.0, 0.0], [-1.0, 1.0]], references=[0, 0, 0])
-    metric.add_batch(predictions=np.array([[0.0, 4.0]]), references=np.array([1]))
-    assert metric.compute() == {
+    assert preference_scores([[2.0, 1.0], [0.0, 0.0], [-1.0, 1.0], [0.0, 4.0]], np.array([0, 0, 0, 1])) == {
         "preference_accuracy": 2.5 / 4, "margin": (1 + 0 - 2 + 4) / 4, "reward_chosen": 5 / 4, "reward_rejected": 2 / 4
     }  # fmt: skip
 

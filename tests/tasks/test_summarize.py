@@ -18,7 +18,7 @@ from toolkit.losses import NOT_COUNTED
 from toolkit.sample_data.facts import describe, described_in, split_by_module
 from toolkit.tasks.seq2seq.data import TextPairs
 from toolkit.tasks.seq2seq.generation import GenerateConfig, generated_texts
-from toolkit.tasks.seq2seq.metrics import exact_match, exact_scores, rouge, rouge_scores
+from toolkit.tasks.seq2seq.metrics import exact_match, rouge
 from toolkit.tasks.seq2seq.models import decoder_inputs, seq2seq_model, target_loss, target_tokens
 from toolkit.tasks.seq2seq.tokens import pad_pairs
 
@@ -72,7 +72,7 @@ def test_the_saved_model_writes_the_same_texts_by_itself(trained: Outcome) -> No
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "['summarize: ' + text for text in texts]" in card
     assert "transformers.pipeline" not in card
-    metrics = exact_scores([row["prediction"] for row in shown], [row["references"] for row in shown])
+    metrics = exact_match([row["prediction"] for row in shown], [row["references"] for row in shown])
     assert trained.record["metrics"]["exact_match"] == metrics["exact_match"]
 
 
@@ -150,22 +150,18 @@ def test_rouge_is_that_of_rouge_score_with_the_best_reference() -> None:
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(["rouge1", "rouge2", "rougeL"])
-    metric = rouge()
-    metric.add_batch(predictions=PREDICTED, references=SEVERAL)
-    found = metric.compute()
+    found = rouge(PREDICTED, SEVERAL)
     for kind in ("rouge1", "rouge2", "rougeL"):
         best = [
             max(scorer.score(reference, text)[kind].fmeasure for reference in references)
             for text, references in zip(PREDICTED, SEVERAL, strict=True)
         ]
         assert found[kind] == pytest.approx(sum(best) / 4, abs=1e-12)
-        assert found[kind] != pytest.approx(rouge_scores(PREDICTED, [several[:1] for several in SEVERAL])[kind])
+        assert found[kind] != pytest.approx(rouge(PREDICTED, [several[:1] for several in SEVERAL])[kind])
     # By hand: of six words five agree in "the cat lay on a mat", six of six in "a cat sat on the mat".
-    assert rouge_scores(PREDICTED[:1], SEVERAL[:1])["rouge1"] == 1.0
-    assert rouge_scores(PREDICTED[:1], [SEVERAL[0][1:]])["rouge1"] == pytest.approx(5 / 6)
-    exact = exact_match()
-    exact.add_batch(predictions=[*PREDICTED[:3], " four words "], references=SEVERAL)
-    assert exact.compute() == {"exact_match": 0.5}
+    assert rouge(PREDICTED[:1], SEVERAL[:1])["rouge1"] == 1.0
+    assert rouge(PREDICTED[:1], [SEVERAL[0][1:]])["rouge1"] == pytest.approx(5 / 6)
+    assert exact_match([*PREDICTED[:3], " four words "], SEVERAL) == {"exact_match": 0.5}
 
 
 def test_sentences_are_joined_and_all_references_kept(summarize: ModuleType, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from trial import Outcome, run_here
 
 from toolkit.sample_data.dates import FORMATS, written, written_dates
 from toolkit.tasks.seq2seq.data import TranslationPairs
-from toolkit.tasks.seq2seq.metrics import bleu, bleu_scores
+from toolkit.tasks.seq2seq.metrics import bleu
 
 PREDICTED = ["The house is very small today.", "It rains in the night", "A cat!", "She reads a long book there"]
 SEVERAL = [
@@ -43,7 +43,7 @@ def test_languages_within_a_column_and_the_copy_as_baseline(translate: ModuleTyp
     expected = [row["translation"] for row in rows(11, first=37)]
     assert [row["source"] for row in shown] == [pair["en"] for pair in expected]
     assert [row["references"] for row in shown] == [[pair["de"]] for pair in expected]
-    copied = bleu_scores([row["source"] for row in shown], [row["references"] for row in shown])
+    copied = bleu([row["source"] for row in shown], [row["references"] for row in shown])
     assert copied["chrf"] > 0
     assert done.record["baseline"] == {**copied, "exact_match": 0.0}
     assert set(done.record["metrics"]) == {"loss", "bleu", "chrf", "exact_match"}
@@ -53,17 +53,15 @@ def test_languages_within_a_column_and_the_copy_as_baseline(translate: ModuleTyp
 def test_bleu_and_chrf_are_those_of_sacrebleu() -> None:
     import sacrebleu
 
-    metric = bleu()
-    metric.add_batch(predictions=PREDICTED, references=SEVERAL)
-    found = metric.compute()
+    found = bleu(PREDICTED, SEVERAL)
     streams: Any = [[references[k] if k < len(references) else None for references in SEVERAL] for k in range(3)]
     assert found["bleu"] == sacrebleu.corpus_bleu(PREDICTED, streams).score
     assert found["chrf"] == sacrebleu.corpus_chrf(PREDICTED, streams).score
     assert 20 < found["bleu"] < 100
     # A reference that is left out changes the score; one that is there twice does not.
-    assert bleu_scores(PREDICTED, [several[:1] for several in SEVERAL])["bleu"] < found["bleu"]
-    assert bleu_scores(PREDICTED, [[*several, several[0]] for several in SEVERAL]) == pytest.approx(found)
-    one = bleu_scores(PREDICTED, [several[:1] for several in SEVERAL])
+    assert bleu(PREDICTED, [several[:1] for several in SEVERAL])["bleu"] < found["bleu"]
+    assert bleu(PREDICTED, [[*several, several[0]] for several in SEVERAL]) == pytest.approx(found)
+    one = bleu(PREDICTED, [several[:1] for several in SEVERAL])
     assert one["bleu"] == sacrebleu.corpus_bleu(PREDICTED, [[several[0] for several in SEVERAL]]).score
 
 

@@ -1,7 +1,7 @@
 """Checks of labelled texts that every kind of task needs, each with a message that says what to do."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -9,67 +9,38 @@ from toolkit.data.columns import Columns
 from toolkit.data.held_out import held_out_rows
 from toolkit.data.label_reading import is_text, read_labels
 from toolkit.data.labels import Array, Kind, Labels, ordered
-from toolkit.data.texts import SHOWN, Split, listed, row_numbers
+from toolkit.data.reading import SHOWN, Checked, checked_rows, hold_out, listed, missing_columns
+from toolkit.data.texts import Split
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 
 
-class CheckedRows(NamedTuple):
-    """A table after its rows were checked."""
-
-    split: Split
-    """The rows that have a text and a label."""
-    dropped: int
-    """How many have not."""
-    problems: list[str]
-    """What is wrong with those, a sentence each."""
-
-
-def check_columns(train: Any, evaluate: Any, texts: Sequence[str], others: Sequence[str]) -> None:
-    """Raise UserError if a column is not in the evaluation data, or one of the columns of texts holds something else."""
-    problems = []
-    for name, table in (("training data", train), ("evaluation data", evaluate)):
-        if table is None:
-            continue
-        missing = [column for column in (*texts, *others) if column not in table.column_names]
-        if missing:
-            problems.append(
-                f"{name}: no column {listed(missing)}, which the training data has; the columns here are "
-                f"{listed(table.column_names)}: name them alike in both"
-            )
-        for column in texts:
-            if column not in missing and not is_text(type_ := table.data.schema.field(column).type):
-                problems.append(
-                    f"{name}: the text column {column!r} holds {type_}, not text; give another one with --data.text or "
-                    f"--data.text_pair (the columns are {listed(table.column_names)})"
-                )
+def check_columns(tables: Mapping[str, Any], texts: Sequence[str], others: Sequence[str]) -> None:
+    """Raise UserError if a column is not in each table, or one of the columns of texts holds something else."""
+    problems = missing_columns(tables, (*texts, *others))
+    problems += [
+        f"{name}: the text column {column!r} holds {type_}, not text; give another one with --data.text or "
+        f"--data.text_pair (the columns are {listed(table.column_names)})"
+        for name, table in tables.items()
+        for column in texts
+        if column in table.column_names and not is_text(type_ := table.data.schema.field(column).type)
+    ]
     if problems:
         raise UserError(*problems)
 
 
 def check_rows(
     name: str, table: Any, columns: Columns, kind: Kind, separator: str | None, like: Labels | None = None
-) -> CheckedRows:
-    """Return the valid rows of a table, and what is wrong with the others; `like`: labels of the training data."""
+) -> Checked[Split]:
+    """Return the rows of a table that have a text and a label; `like`: labels of the training data."""
     labels = read_labels(table, columns.label, kind, separator, like)
     texts = table.select_columns(columns.texts)
-    problems = []
-    invalid = labels.empty | labels.unreadable
-    for column, empty in empty_texts(texts).items():
-        invalid = invalid | empty
-        if empty.any():
-            problems.append(f"{name}: empty text in column {column!r} in {row_numbers(np.flatnonzero(empty))}")
-    if labels.empty.any():
-        problems.append(f"{name}: no label in column {columns.label!r} in {row_numbers(np.flatnonzero(labels.empty))}")
-    if labels.unreadable.any():
-        problems.append(
-            f"{name}: the label in column {columns.label!r} is not a finite number, which data.kind regression needs, "
-            f"in {row_numbers(np.flatnonzero(labels.unreadable))}"
-        )
-    problems = [f"{problem}; correct them, or leave them out with --data.drop_invalid true" for problem in problems]
-    valid = np.flatnonzero(~invalid)
-    whole = Split(name, texts, labels, np.arange(len(labels), dtype=np.int64))
-    return CheckedRows(whole.take(valid) if invalid.any() else whole, len(labels) - len(valid), problems)
+    wrong = {f"empty text in column {column!r}": empty for column, empty in empty_texts(texts).items()}
+    wrong[f"no label in column {columns.label!r}"] = labels.empty
+    wrong[f"the label in column {columns.label!r} is not a finite number, which data.kind regression needs,"] = (
+        labels.unreadable
+    )
+    return checked_rows(Split(name, texts, labels, np.arange(len(labels), dtype=np.int64)), wrong)
 
 
 def label_names(kind: Kind, splits: Sequence[Split], known: Sequence[str] | None) -> list[str]:
@@ -129,7 +100,7 @@ def number_labels(kind: Kind, splits: Sequence[Split], names: list[str], known: 
     return numbered
 
 
-def hold_out(whole: Split, share: float, what: str) -> tuple[list[Split], str]:
+def hold_out_by_label(whole: Split, share: float, what: str) -> tuple[list[Split], str]:
     """Return the rows that stay in training and those that are held out, and a line for the plan.
 
     Each label stays in training. `what` the rows are: rows, images, ...
@@ -147,9 +118,8 @@ def hold_out(whole: Split, share: float, what: str) -> tuple[list[Split], str]:
             f"there is no evaluation data, and none of the {len(whole)} training {what} can be held out, since each "
             f"label must stay in training; give data.eval, or more {what} for each label"
         )
-    stay = np.setdiff1d(np.arange(len(whole)), held, assume_unique=True)
     line = f"{len(held) / len(whole):.1%} of the training {what}, the same for every seed; each label stays in training"
-    return [whole.take(stay), whole.take(held, f"held-out {what} of the training data")], line
+    return hold_out(whole, held, what), line
 
 
 def labels_line(labels: Labels, what: str) -> str:

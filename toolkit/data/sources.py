@@ -31,6 +31,12 @@ class Splits:
     files: tuple[Path, ...] = ()
     """The local files that were read."""
 
+    @property
+    def tables(self) -> dict[str, "datasets.Dataset"]:
+        """The rows by what messages call them; the evaluation data only if there is some."""
+        found = {"training data": self.train, "evaluation data": self.evaluate}
+        return {name: table for name, table in found.items() if table is not None}
+
 
 def read_splits(
     *,

@@ -1,20 +1,17 @@
 """Texts with labels after they were read: what a recipe asks of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from toolkit.data.columns import Columns
 from toolkit.data.labels import Array, Kind, Labels
+from toolkit.data.reading import DataRead, row_numbers
 from toolkit.data.tokenized import ROWS_AT_ONCE, TokenizedTexts, text_digest, tokenize
 from toolkit.errors import UserError
-
-SHOWN = 10
-"""Row numbers and names that a message lists before it only counts."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Texts:
+class Texts(DataRead):
     """Training and evaluation texts with numbered labels."""
 
     kind: Kind
@@ -47,10 +44,6 @@ class Texts:
     train: Split
     evaluate: Split
     max_length: int | None
-    summary: dict[str, str]
-    """Lines for the plan; `tokenize` adds one on the lengths."""
-    files: tuple[Path, ...] = ()
-    """The local files that were read."""
 
     @property
     def text_columns(self) -> list[str]:
@@ -176,16 +169,3 @@ def length_fact(lengths: Array, what: str, cut: int | None) -> str:
     """Return a line for the plan on texts of so many tokens each, before they were cut; `what` they are."""
     line = f"{np.median(lengths):.0f} tokens in the middle, {lengths.max():,} at most"
     return line if cut is None else f"{line}; {(lengths > cut).sum():,} of {len(lengths):,} {what} cut to {cut}"
-
-
-def row_numbers(rows: Array) -> str:
-    """Say how many rows these are, and the numbers of the first, counted from 1 as a reader counts."""
-    many = len(rows) > 1
-    numbers = ", ".join(str(row + 1) for row in rows[:SHOWN].tolist()) + (", ..." if len(rows) > SHOWN else "")
-    return f"{len(rows):,} row{'s' * many} (number{'s' * many} {numbers}, counted from 1 after any head line)"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Name the first of these, and say how many there are if not all are named."""
-    shown = ", ".join(map(repr, names[:SHOWN]))
-    return shown if len(names) <= SHOWN else f"{shown}, ... ({len(names)} in all)"

@@ -5,7 +5,8 @@ from dataclasses import Field, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from toolkit.data.labels import Kind
-from toolkit.data.texts import Split, listed
+from toolkit.data.reading import listed
+from toolkit.data.texts import Split
 from toolkit.errors import UserError
 
 

@@ -9,16 +9,16 @@ from toolkit.data.columns import Columns, find_columns
 from toolkit.data.config import DataConfig, embedded_splits
 from toolkit.data.label_reading import comma_number, is_text, kind_of
 from toolkit.data.labelled_rows import (
-    CheckedRows,
     check_columns,
     check_rows,
-    hold_out,
+    hold_out_by_label,
     label_names,
     labels_line,
     number_labels,
 )
 from toolkit.data.labels import Kind
-from toolkit.data.texts import Texts
+from toolkit.data.reading import Checked, counts_line, usable_rows
+from toolkit.data.texts import Split, Texts
 from toolkit.data.tokenized import TokenizedTexts, pad_texts
 from toolkit.errors import UserError
 from toolkit.sample_data.docstrings import docstrings
@@ -85,41 +85,47 @@ class LabelledTexts(DataConfig):
 
     def checked(self, read: "Splits", longest: int | None, known_labels: Sequence[str] | None = None) -> Texts:
         """Do the same with tables that were read already; longer texts are cut to `longest` tokens, None cuts nothing."""
-        train, evaluate = read.train, read.evaluate
+        existing, schema = read.train.column_names, read.train.data.schema
         columns = find_columns(
-            train.column_names,
-            [name for name in train.column_names if is_text(train.data.schema.field(name).type)],
+            existing,
+            [name for name in existing if is_text(schema.field(name).type)],
             self.text,
             self.text_pair,
             self.label,
         )
-        check_columns(train, evaluate, columns.texts, [columns.label])
-        tables = {"training data": train} | ({} if evaluate is None else {"evaluation data": evaluate})
-        kind = self._kind(tables, columns.label)
-        parts: list[CheckedRows] = []
-        for name, table in tables.items():
-            like = parts[0].split.labels if parts else None
+        check_columns(read.tables, columns.texts, [columns.label])
+        kind = self._kind(read.tables, columns.label)
+        parts: list[Checked[Split]] = []
+        for name, table in read.tables.items():
+            like = parts[0].rows.labels if parts else None
             parts.append(check_rows(name, table, columns, kind, self.separator, like))
-        problems = [problem for part in parts for problem in part.problems]
-        if problems and not self.drop_invalid:
-            raise UserError(*problems)
-        splits = [part.split for part in parts]
-        if nothing := [split.name for split in splits if not len(split)]:
-            raise UserError(*(f"{name}: there is no row with a text and a label" for name in nothing))
-
+        splits, dropped = usable_rows(
+            parts,
+            drop_invalid=self.drop_invalid,
+            a_row="row with a text and a label",
+            invalid="rows without a valid text or label",
+        )
         names = label_names(kind, splits, known_labels)
         splits = number_labels(kind, splits, names, known=bool(known_labels))
-        summary = {"data": read.origin, "columns": _columns_line(columns)}
-        if problems:
-            counts = " and ".join(f"{part.dropped:,} of the {part.split.name}" for part in parts)
-            summary["dropped"] = f"rows without a valid text or label: {counts}"
+        summary = {"data": read.origin, "columns": _columns_line(columns), **dropped}
         if len(splits) == 1:
-            splits, summary["held out"] = hold_out(splits[0], self.held_out, "rows")
-        summary["texts"] = f"{len(splits[0]):,} to train on, {len(splits[1]):,} to evaluate on"
-        summary["labels"] = labels_line(splits[0].labels, "rows")
-        if kind == "regression" and any(comma_number(table, columns.label) for table in tables.values()):
+            splits, summary["held out"] = hold_out_by_label(splits[0], self.held_out, "rows")
+        train, evaluate = splits
+        summary["texts"] = counts_line(train, evaluate)
+        summary["labels"] = labels_line(train.labels, "rows")
+        if kind == "regression" and any(comma_number(table, columns.label) for table in read.tables.values()):
             summary["labels"] += "; read with decimal commas"
-        return Texts(kind, names, columns, splits[0], splits[1], longest, summary, read.files)
+        return Texts(
+            kind,
+            names,
+            columns,
+            train,
+            evaluate,
+            longest,
+            summary=summary,
+            files=read.files,
+            workers=self.workers,
+        )
 
     def _kind(self, tables: Mapping[str, Any], label: str) -> Kind:
         asked: str = self.kind

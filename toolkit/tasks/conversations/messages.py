@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from toolkit.data.labels import Array
-from toolkit.data.texts import row_numbers
+from toolkit.data.reading import Checked, Rows, row_numbers
 
 ROLES = {
     "system": "system",
@@ -26,6 +26,17 @@ ROLES = {
 
 Message = dict[str, str]
 Conversation = list[Message]
+
+
+class TableRows(Rows, Protocol):
+    """Rows of a table."""
+
+    @property
+    def rows(self) -> Array:
+        """The number that each row had in the data, counted from 0."""
+
+
+AnyTable = TypeVar("AnyTable", bound=TableRows)
 
 
 class Unusable(Exception):  # noqa: N818 - a row that says why it can't be used; a message to the user is made of it
@@ -50,12 +61,15 @@ class UnusableRows:
         except Unusable as reason:
             self.add(row, str(reason))
 
-    def problems(self, name: str, numbers: Array | None = None) -> list[str]:
-        """Return a sentence for each reason; `numbers` are those of the rows in the data, if they are others."""
-        found = {reason: np.array(rows) for reason, rows in self.rows.items()}
-        if numbers is not None:
-            found = {reason: numbers[rows] for reason, rows in found.items()}
-        return [f"{name}: {row_numbers(rows)} {reason}" for reason, rows in found.items()]
+    def problems(self, name: str, numbers: Array) -> list[str]:
+        """Return a sentence for each reason; `numbers` are those of all rows in the data."""
+        return [f"{name}: {row_numbers(numbers[rows])} {reason}" for reason, rows in self.rows.items()]
+
+    def without(self, whole: AnyTable) -> Checked[AnyTable]:
+        """Return the other rows of a whole table as checked."""
+        unusable = [row for rows in self.rows.values() for row in rows]
+        rest = whole.take(np.delete(np.arange(len(whole)), unusable)) if unusable else whole
+        return Checked(rest, self.problems(whole.name, whole.rows), len(unusable))
 
 
 def messages_of(value: Any) -> Conversation:

@@ -1,4 +1,4 @@
-"""The model that is trained on preferences next to its reference, and how a saved model finds its reference again."""
+"""A policy and its reference: the model of both, the scores of its rewards, and how a saved policy finds its reference."""
 
 import copy
 import json
@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -15,6 +16,7 @@ from toolkit.checkpoint.load import digest_of_frozen
 from toolkit.config.model import LoraConfig, ModelConfig
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED, causal_logits, full_precision
+from toolkit.metrics import Scores
 from toolkit.models.export import pretrained_folder
 from toolkit.models.lora import has_adapters
 from toolkit.models.tokenizer import tokenizer
@@ -102,6 +104,23 @@ def completion_log_probabilities(
     each = F.cross_entropy(flat, labels.flatten(), ignore_index=NOT_COUNTED, reduction="none")
     # The sum of a long completion has thousands where the difference of two models has hundredths.
     return -each.view(labels.shape).sum(1, dtype=torch.float64)
+
+
+def preference_scores(predictions: Any, references: Any) -> Scores:
+    """Return the share of pairs that are ranked right, the mean margin, and the mean reward of both sides.
+
+    A prediction is a pair of rewards; its reference is the number of the preferred side. A tie counts as half, as a
+    coin would get: a model that was not trained yet has only ties, and 0.5.
+    """
+    rewards, preferred = np.asarray(predictions, dtype=np.float64), np.asarray(references)
+    rows = np.arange(len(rewards))
+    chosen, rejected = rewards[rows, preferred], rewards[rows, 1 - preferred]
+    return {
+        "preference_accuracy": float(np.mean((chosen > rejected) + 0.5 * (chosen == rejected))),
+        "margin": float(np.mean(chosen - rejected)),
+        "reward_chosen": float(np.mean(chosen)),
+        "reward_rejected": float(np.mean(rejected)),
+    }
 
 
 def policy_and_reference(

@@ -1,13 +1,17 @@
 """What a row of preference data says, as texts or as messages, and every way in which that can be wrong."""
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from toolkit.data.cache import digest_of
 from toolkit.data.labels import Array
+from toolkit.data.reading import Checked
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.tasks.conversations.messages import Unusable, UnusableRows, messages_of
 
@@ -39,23 +43,50 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CheckedPairs:
-    """Which rows can be used."""
+class PairRows:
+    """Rows that are pairs, for training or for evaluation."""
 
-    valid: Array
-    """Their numbers, from 0."""
+    name: str
+    table: Any
+    """A `datasets.Dataset` of the columns chosen, rejected and, where there is one, prompt."""
+    rows: Array
+    """The number that each row had in the data, counted from 0."""
     prompts: Array
-    """For each of them the number of its prompt: equal where the prompts are."""
-    problems: list[str] = field(default_factory=list)
-    """A sentence for each kind of row that can't."""
+    """The number of each row's prompt: equal where the prompts are."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: Array, name: str | None = None) -> Self:
+        """Return these rows, in this order, under another name if one is given."""
+        table, numbers, prompts = self.table.select(rows), self.rows[rows], self.prompts[rows]
+        return replace(self, name=name or self.name, table=table, rows=numbers, prompts=prompts)
+
+    def columns(self) -> Iterator[list[Any]]:
+        """Yield the columns of some rows at a time."""
+        for batch in self.table.with_format("arrow").iter(ROWS_AT_ONCE):
+            yield from (column.to_pylist() for column in batch.columns)
+
+    def texts(self) -> Iterator[str]:
+        """Yield every text, to train a tokenizer on."""
+        for column in self.columns():
+            for cell in column:
+                yield from texts_in(cell)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the content; about 1 s for 100 MB."""
+        state = blake2b(digest_size=16)
+        for column in self.columns():
+            state.update(json.dumps(column).encode())
+        return digest_of(self.table.column_names, len(self.rows), state.hexdigest())
 
 
-def check_pairs(name: str, table: Any) -> CheckedPairs:
+def check_pairs(name: str, table: Any) -> Checked[PairRows]:
     """Look at every row of a `datasets.Dataset` with the columns chosen, rejected and maybe prompt."""
     known: dict[bytes, int] = {}
     unusable = UnusableRows()
-    valid: list[int] = []
-    prompts: list[int] = []
+    prompts = np.full(len(table), -1)
     for row, read in enumerate(pairs_of(table)):
         if isinstance(read, str):
             unusable.add(row, read)
@@ -63,9 +94,8 @@ def check_pairs(name: str, table: Any) -> CheckedPairs:
         # Without prompts each row is a case of its own.
         prompt = str(row) if read.prompt is None else repr(read.prompt)
         key = blake2b(prompt.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        valid.append(row)
-        prompts.append(known.setdefault(key, len(known)))
-    return CheckedPairs(np.array(valid, dtype=np.int64), np.array(prompts, dtype=np.int64), unusable.problems(name))
+        prompts[row] = known.setdefault(key, len(known))
+    return unusable.without(PairRows(name, table, np.arange(len(table)), prompts))
 
 
 def pairs_of(table: Any) -> Iterator[Pair | str]:

@@ -16,7 +16,7 @@ from toolkit.losses import NOT_COUNTED
 from toolkit.task import Batch
 from toolkit.tasks.conversations.messages import Unusable, UnusableRows
 from toolkit.tasks.conversations.template import ChatTemplate
-from toolkit.tasks.dpo.rows import Pair, pairs_of
+from toolkit.tasks.dpo.rows import Pair, PairRows, pairs_of
 
 FORMAT = 2
 """Part of every key in the cache: to be raised when what is written below changes."""
@@ -90,43 +90,35 @@ class TokenizedPairs:
 
 
 def tokenize_pairs(
-    table: Any,
-    rows: Array,
-    name: str,
-    tokenizer: Any,
-    template: ChatTemplate | None,
-    max_length: int | None,
-    table_digest: str,
-) -> Path:
-    """Return the folder with the token ids of a table of valid pairs.
+    pairs: PairRows, tokenizer: Any, template: ChatTemplate | None, max_length: int | None, drop_equal: bool
+) -> TokenizedPairs:
+    """Return pairs as token ids, made once per machine.
 
     Args:
-        table: a `datasets.Dataset` of the columns chosen, rejected and maybe prompt.
-        rows: the numbers of its rows where they came from, for messages.
-        name: what to call the table, for messages.
+        pairs: texts or messages.
         tokenizer: of Transformers.
-        template: how messages are written; None where the table holds texts.
+        template: how messages are written; None where the pairs are texts.
         max_length: truncate rows to so many tokens; None leaves them whole.
-        table_digest: a hash of the table.
+        drop_equal: leave out pairs whose sides are then equal token by token.
 
     Raises:
         UserError: the chat template refuses conversations, or writes an answer and its prompt as one.
     """
     source = None if template is None else template.source
-    key = digest_of(FORMAT, table_digest, tokenizer_digest(tokenizer), source, max_length)
+    key = digest_of(FORMAT, pairs.digest, tokenizer_digest(tokenizer), source, max_length)
 
     def build(folder: Path) -> None:
-        write_tokens(_batches(table, rows, name, tokenizer, template, max_length), folder)
+        write_tokens(_batches(pairs, tokenizer, template, max_length), folder)
 
-    return once_per_machine("preferences", key, build)
+    return TokenizedPairs(once_per_machine("preferences", key, build), pairs.rows, drop_equal)
 
 
 def _batches(
-    table: Any, rows: Array, name: str, tokenizer: Any, template: ChatTemplate | None, max_length: int | None
+    pairs: PairRows, tokenizer: Any, template: ChatTemplate | None, max_length: int | None
 ) -> Iterator[tuple[dict[str, list[list[int]]], Array]]:
     unusable = UnusableRows()
-    for start in range(0, len(table), ROWS_AT_ONCE):
-        block = table.select(range(start, min(start + ROWS_AT_ONCE, len(table))))
+    for start in range(0, len(pairs), ROWS_AT_ONCE):
+        block = pairs.table.select(range(start, min(start + ROWS_AT_ONCE, len(pairs))))
         texts: list[Pair] = []
         for row, pair in enumerate(pairs_of(block), start):
             assert isinstance(pair, Pair)  # the table was checked
@@ -140,7 +132,7 @@ def _batches(
         tokens = [[*ids.prompt, *ids.chosen, *ids.rejected] for ids in fitting]
         yield {"input_ids": tokens, "parts": parts}, np.array([ids.length for ids in whole], dtype=np.int64)
     if unusable.rows:
-        raise UserError(*unusable.problems(name, rows))
+        raise UserError(*unusable.problems(pairs.name, pairs.rows))
 
 
 def rendered(pair: Pair, template: ChatTemplate) -> Pair:

@@ -12,7 +12,7 @@ import numpy as np
 
 from toolkit.data.cache import digest_of, once_per_machine
 from toolkit.data.labels import Array
-from toolkit.data.texts import SHOWN
+from toolkit.data.reading import SHOWN
 from toolkit.tasks.image_classification.reading import Header, ImageError, inspect
 from toolkit.tasks.image_classification.source import Stored, all_stored
 

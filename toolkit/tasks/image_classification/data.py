@@ -12,9 +12,10 @@ from toolkit.config.schema import at_least, locates
 from toolkit.data.columns import LABEL_NAMES, find_column
 from toolkit.data.config import DataConfig, embedded_splits
 from toolkit.data.label_reading import kind_of, read_labels
-from toolkit.data.labelled_rows import hold_out, label_names, labels_line, number_labels
+from toolkit.data.labelled_rows import hold_out_by_label, label_names, labels_line, number_labels
 from toolkit.data.labels import Array, Kind
-from toolkit.data.texts import Split, row_numbers
+from toolkit.data.reading import row_numbers
+from toolkit.data.texts import Split
 from toolkit.errors import UserError
 from toolkit.extras import require
 from toolkit.models.heads import read_for_head
@@ -119,7 +120,7 @@ class LabelledImages(DataConfig):
         names = label_names("single", splits, known_labels)
         splits = number_labels("single", splits, names, known=bool(known_labels))
         if len(splits) == 1:
-            splits, summary["held out"] = hold_out(splits[0], self.held_out, "images")
+            splits, summary["held out"] = hold_out_by_label(splits[0], self.held_out, "images")
         images = Images("single", names, splits[0], splits[1], checked[0], checked[-1], summary, read.files)
         summary.update(images.described(self.background))
         return images

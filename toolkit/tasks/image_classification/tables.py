@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.data.label_reading import is_text
-from toolkit.data.texts import SHOWN, listed
+from toolkit.data.reading import SHOWN, listed
 from toolkit.errors import UserError
 
 IMAGE_NAMES = (

@@ -13,7 +13,7 @@ from toolkit.data.columns import TEXT_NAMES, find_column, look_like_data
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
 from toolkit.data.files import format_of
 from toolkit.data.label_reading import is_text
-from toolkit.data.texts import SHOWN, listed, row_numbers
+from toolkit.data.reading import SHOWN, listed, row_numbers
 from toolkit.data.tokenized import text_digest
 from toolkit.errors import UserError
 from toolkit.sample_data.documents import docstrings_by_file

@@ -9,7 +9,7 @@ import numpy as np
 
 from toolkit.data.cache import digest_of
 from toolkit.data.labels import Array
-from toolkit.data.texts import row_numbers
+from toolkit.data.reading import row_numbers
 from toolkit.tasks.question_answering.layouts import Raw
 
 SHOWN = 5

@@ -39,7 +39,7 @@ def answer(question, context):
     allowed = (inside[:, :, None] & inside[:, None, :]).triu().tril({longest} - 1)
     spans = spans.masked_fill(~allowed, float("-inf"))
     row, begin, last = (int(place) for place in torch.unravel_index(spans.argmax(), spans.shape))
-    if {lacking} and nothing > spans[row, begin, last] + {margin}:
+    if {missing} and nothing > spans[row, begin, last] + {margin}:
         return "", None, None
     begin, last = int(offsets[row, begin, 0]), int(offsets[row, last, 1])
     return context[begin:last].strip(), begin, last
@@ -55,7 +55,7 @@ def answering_folder(
     Args:
         tokenizer: it is saved with the model.
         data: says how contexts are cut and answers are chosen.
-        lacking: whether questions may have no answer.
+        missing: whether questions may have no answer.
     """
     size = data.window(tokenizer)
     lines = LINES.format(

@@ -66,7 +66,7 @@ def best_answers(windows: QuestionWindows, predictions: Mapping[int, Any], missi
     Args:
         windows: those that the predictions are of.
         predictions: of each window, by its number, in ascending order: see `toolkit.tasks.question_answering.spans.best_spans`.
-        lacking: whether there are questions without an answer; if not, one is always given.
+        missing: whether there are questions without an answer; if not, one is always given.
         margin: by how much "no answer" has to be more likely, as a difference of logarithms.
 
     The answer is the most likely span of all windows. That there is none is as likely as in the window that believes it least:

@@ -126,9 +126,8 @@ class EmbeddingData(DataConfig):
         return EmbeddingTexts("labels", (side,), None, summary, texts.files)
 
     def _pairs(self, read: "Splits", roles: Roles) -> EmbeddingTexts:
-        check_text_columns(read.train, read.evaluate, roles)
-        tables = {"training data": read.train} | ({} if read.evaluate is None else {"evaluation data": read.evaluate})
-        checked = [check_pairs(name, table, roles, self.score_range) for name, table in tables.items()]
+        check_text_columns(read.tables, roles)
+        checked = [check_pairs(name, table, roles, self.score_range) for name, table in read.tables.items()]
         problems = [problem for part in checked for problem in part.problems]
         if problems and not self.drop_invalid:
             raise UserError(*problems)
@@ -158,7 +157,7 @@ class EmbeddingData(DataConfig):
             first, second = ((part.split.labels.values - lowest) / (highest - lowest) for part in (train, evaluate))
             scores = (first, second)
             summary["scores"] = f"{lowest:g} is learned as cosine 0, {highest:g} as cosine 1 (data.score_range)"
-            if any(comma_number(table, str(roles.value)) for table in tables.values()):
+            if any(comma_number(table, str(roles.value)) for table in read.tables.values()):
                 summary["scores"] += "; read with decimal commas"
         sides = tuple(
             Texts(
@@ -168,7 +167,7 @@ class EmbeddingData(DataConfig):
                 _side(train, number),
                 _side(evaluate, number),
                 self.longest,
-                {},
+                summary={},
             )
             for number, column in enumerate(roles.texts)
         )

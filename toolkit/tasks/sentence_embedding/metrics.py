@@ -1,13 +1,22 @@
-"""How well vectors find what belongs together: makers of metrics, and the metrics themselves."""
+"""How well vectors find what belongs together, of what `toolkit.tasks.sentence_embedding.search` found for each query."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import evaluate
+import numpy as np
+
+from toolkit.metrics import Scores
+
+DEPTHS = (1, 5, 10)
 
 
-def search_quality(**options: Any) -> "evaluate.Metric":
-    """Recall among the 1, 5 and 10 nearest, mean reciprocal rank, and the share of triplets in the right order."""
-    from toolkit.tasks.sentence_embedding.metric_classes import SearchQuality
+def search_quality(predictions: Any, references: Any) -> Scores:
+    """Return recall among the 1, 5 and 10 nearest, mean reciprocal rank, and the share of triplets in the right order.
 
-    return SearchQuality(**options)
+    A prediction says of a query "rank", that of the nearest right answer, counted from 1 (so recall@1 is also the
+    precision of the nearest), "nearest", the nearest answer, and "ordered", the share of pairs of a right and a wrong
+    answer of which the right one is nearer.
+    """
+    ranks = np.array([found["rank"] for found in predictions])
+    recalls = {f"recall@{depth}": float(np.mean(ranks <= depth)) for depth in DEPTHS}
+    ordered = float(np.mean([found["ordered"] for found in predictions]))
+    return {**recalls, "mrr": float(np.mean(1 / ranks)), "triplets": ordered}

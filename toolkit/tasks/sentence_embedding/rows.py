@@ -1,6 +1,6 @@
 """Rows of pairs: which of the columns hold what, and every way in which a pair can be wrong."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import combinations
@@ -12,7 +12,8 @@ from toolkit.data.columns import LABEL_NAMES, PAIR_NAMES, TEXT_NAMES, find_colum
 from toolkit.data.label_reading import is_text, read_labels
 from toolkit.data.labelled_rows import check_columns, empty_texts
 from toolkit.data.labels import Array, Labels
-from toolkit.data.texts import Split, row_numbers
+from toolkit.data.reading import row_numbers
+from toolkit.data.texts import Split
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 
@@ -108,13 +109,14 @@ def find_roles(
     return Roles("positives", (*texts, *found))
 
 
-def check_text_columns(train: Any, evaluate: Any, roles: Roles) -> None:
+def check_text_columns(tables: Mapping[str, Any], roles: Roles) -> None:
     """Raise UserError if a column is not in the evaluation data, or holds no text."""
     problems: list[str] = []
     try:
-        check_columns(train, evaluate, roles.texts, () if roles.value is None else (roles.value,))
+        check_columns(tables, roles.texts, () if roles.value is None else (roles.value,))
     except UserError as error:
         problems += error.problems
+    train = tables["training data"]
     if roles.kind == "scores" and not is_number(train, str(roles.value)):
         type_ = train.data.schema.field(roles.value).type
         problems.append(

@@ -84,9 +84,8 @@ class Search:
         counts.fit(self.texts.training_texts())
         sides = [counts.transform(side.evaluate.texts[side.columns.text]).tocsr() for side in self.texts.sides[:2]]
         finished = self.of_vectors(sides)
-        metric = correlation() if self.texts.scores is not None else search_quality()
-        scores = metric.compute(predictions=finished.predictions, references=finished.references)
-        return {name: float(value) for name, value in scores.items()}
+        metric = correlation if self.texts.scores is not None else search_quality
+        return metric(finished.predictions, finished.references)
 
     def show(self, item: int, prediction: Any, reference: Any) -> dict[str, Any]:
         """Return what a reader sees of a pair, or of a search."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from toolkit.data.columns import find_column
 from toolkit.data.label_reading import is_list, is_text
-from toolkit.data.texts import listed
+from toolkit.data.reading import listed
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 

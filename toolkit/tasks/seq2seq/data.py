@@ -12,7 +12,7 @@ import numpy as np
 from toolkit.config.schema import at_least, locates
 from toolkit.data.config import DataConfig, split_rows
 from toolkit.data.labels import Array
-from toolkit.data.texts import listed, row_numbers
+from toolkit.data.reading import listed, row_numbers
 from toolkit.data.tokenized import ROWS_AT_ONCE, text_digest
 from toolkit.errors import UserError
 from toolkit.tasks.seq2seq.columns import (

@@ -1,21 +1,17 @@
 """Metrics of generated texts, each against one or several references; all are computed by the packages that define them."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 from toolkit.extras import require
-
-if TYPE_CHECKING:
-    import evaluate
+from toolkit.task import Metric
 
 ROUGE = ("summarize", "ROUGE")
 BLEU = ("translate", "BLEU")
 """The extra of this project that brings the package, and what it is needed for."""
-Maker = Callable[..., "evaluate.Metric"]
 Scores = dict[str, float]
 
 
-def summary_metrics() -> list[Maker]:
+def summary_metrics() -> list[Metric]:
     """Return the metrics of summaries: ROUGE and the share of exact answers.
 
     Raises UserError if the package is missing: now, and not at the first evaluation. (The scorer itself takes seconds to import.)
@@ -24,28 +20,13 @@ def summary_metrics() -> list[Maker]:
     return [rouge, exact_match]
 
 
-def translation_metrics() -> list[Maker]:
+def translation_metrics() -> list[Metric]:
     """Return the metrics of translations: BLEU, chrF and the share of exact answers; raises UserError likewise."""
     require("sacrebleu", *BLEU)
     return [bleu, exact_match]
 
 
-def rouge(**options: Any) -> "evaluate.Metric":
-    """ROUGE-1, ROUGE-2 and ROUGE-L."""
-    return _metric(rouge_scores, "ROUGE-1, ROUGE-2 and ROUGE-L, from 0 to 1.", options)
-
-
-def bleu(**options: Any) -> "evaluate.Metric":
-    """BLEU and chrF of the whole corpus."""
-    return _metric(bleu_scores, "BLEU and chrF of the whole corpus, from 0 to 100.", options)
-
-
-def exact_match(**options: Any) -> "evaluate.Metric":
-    """Share of texts that equal a reference."""
-    return _metric(exact_scores, "Share of texts that equal a reference.", options)
-
-
-def rouge_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
+def rouge(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
     """Return the mean F-measures of ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004), without stemming.
 
     Of several references the one with the best F-measure counts, for each measure by itself. The words are what
@@ -58,7 +39,7 @@ def rouge_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]
     return {kind: sum(scores[kind].fmeasure for scores in found) / len(found) for kind in kinds}
 
 
-def bleu_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
+def bleu(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
     """Return BLEU (Papineni et al. 2002) and chrF (Popović 2015) of the corpus, with sacrebleu's own settings."""
     sacrebleu = require("sacrebleu", *BLEU)
     most = max(map(len, references))
@@ -71,27 +52,10 @@ def bleu_scores(predictions: Sequence[str], references: Sequence[Sequence[str]])
     }
 
 
-def exact_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
+def exact_match(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
     """Return the share of texts that equal one of their references, but for white space around them."""
     right = [
         text.strip() in {reference.strip() for reference in several}
         for text, several in zip(predictions, references, strict=True)
     ]
     return {"exact_match": sum(right) / len(right)}
-
-
-def _metric(scores: Callable[..., Scores], description: str, options: dict[str, Any]) -> "evaluate.Metric":
-    """Return an `evaluate.Metric` of texts, each with a list of references."""
-    import datasets
-    import evaluate
-
-    class TextMetric(evaluate.Metric):  # type: ignore[misc]  # evaluate ships no types
-        def _info(self) -> evaluate.MetricInfo:
-            text = datasets.Value("string")
-            features = datasets.Features({"predictions": text, "references": datasets.Sequence(text)})
-            return evaluate.MetricInfo(description=description, citation="", inputs_description="", features=features)
-
-        def _compute(self, predictions: Any, references: Any) -> Scores:
-            return scores(predictions, references)
-
-    return TextMetric(**options)

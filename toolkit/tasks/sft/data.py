@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -10,13 +9,13 @@ import numpy as np
 from toolkit.config.model import ModelConfig
 from toolkit.config.schema import at_least, locates
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
+from toolkit.data.reading import DataRead, counts_line, hold_out, row_numbers, usable_rows
 from toolkit.data.sources import Splits
-from toolkit.data.texts import row_numbers
 from toolkit.errors import UserError
 from toolkit.sample_data.facts import described_functions, split_by_module
 from toolkit.task import TaskData
 from toolkit.tasks.conversations.template import ChatTemplate, chat_template, template_problems
-from toolkit.tasks.sft.rows import Layout, Rows, check_rows, find_layout
+from toolkit.tasks.sft.rows import ConversationRows, Layout, check_rows, find_layout
 from toolkit.tasks.sft.tokens import TokenizedConversations, tokenize
 
 INSTRUCTION = "Describe this function:\n"
@@ -64,29 +63,22 @@ class Conversations(DataConfig):
         layout = find_layout(
             read.train.column_names, Layout(self.messages, self.prompt, self.completion, self.context, self.system)
         )
-        tables = {"training data": read.train} | ({} if read.evaluate is None else {"evaluation data": read.evaluate})
-        checked = [check_rows(name, table, layout) for name, table in tables.items()]
-        problems = [problem for _, found in checked for problem in found]
-        if problems and not self.drop_invalid:
-            raise UserError(*problems)
-        splits = [rows for rows, _ in checked]
-        if nothing := [rows.name for rows in splits if not len(rows)]:
-            raise UserError(*(f"{name}: no row is a conversation that can be learnt from" for name in nothing))
-        summary = {"data": read.origin, "columns": layout.description}
-        if problems:
-            counts = (
-                f"{len(table) - len(rows):,} of the {rows.name}"
-                for rows, table in zip(splits, tables.values(), strict=True)
-            )
-            summary["dropped"] = f"rows that are no proper conversation: {' and '.join(counts)}"
+        splits, dropped = usable_rows(
+            [check_rows(name, table, layout) for name, table in read.tables.items()],
+            drop_invalid=self.drop_invalid,
+            a_row="row with a conversation to learn from",
+            invalid="rows that are no proper conversation",
+            remedy=None,
+        )
+        summary = {"data": read.origin, "columns": layout.description, **dropped}
         if len(splits) == 1:
             stay, held = split_rows(len(splits[0]), self.held_out)
-            splits = [splits[0].take(stay), splits[0].take(held, "held-out rows of the training data")]
-            summary["held out"] = (
-                f"{len(held) / (len(stay) + len(held)):.1%} of the training rows, the same for every seed"
-            )
-        summary["conversations"] = f"{len(splits[0]):,} to train on, {len(splits[1]):,} to evaluate on"
-        return Chats(splits[0], splits[1], self, summary, read.files)
+            splits = hold_out(splits[0], held)
+            share = len(held) / (len(stay) + len(held))
+            summary["held out"] = f"{share:.1%} of the training rows, the same for every seed"
+        train, evaluate = splits
+        summary["conversations"] = counts_line(train, evaluate)
+        return Chats(train, evaluate, self, summary=summary, files=read.files, workers=self.workers)
 
 
 @dataclass(frozen=True)
@@ -98,17 +90,13 @@ class TokenizedChats(TaskData):
 
 
 @dataclass(frozen=True)
-class Chats:
+class Chats(DataRead):
     """Training and evaluation conversations, each of them proper."""
 
-    train: Rows
-    evaluate: Rows
+    train: ConversationRows
+    evaluate: ConversationRows
     config: Conversations
     """What was asked for."""
-    summary: dict[str, str]
-    """Lines for the plan."""
-    files: tuple[Path, ...] = ()
-    """The local files that were read."""
 
     def tokenize(self, tokenizer: Any, model: ModelConfig, limit: int | None) -> TokenizedChats:
         """Return the conversations as token ids, with labels on the replies.
@@ -140,7 +128,7 @@ class Chats:
             full = source.tokens.full_lengths
             if max_length is None and limit is not None and (full > limit).any():
                 problems.append(
-                    f"{rows.name}: {row_numbers(rows.numbers[full > limit])} longer than the {limit} tokens that the "
+                    f"{rows.name}: {row_numbers(rows.rows[full > limit])} longer than the {limit} tokens that the "
                     f"model takes (the longest has {full.max()}); cut them with --data.max_length {limit}"
                 )
             if not len(source):
@@ -151,7 +139,7 @@ class Chats:
             raise UserError(*problems)
         summary = {**self.summary, **describe_tokens(sources, template, max_length)}
         train, evaluate = sources
-        return TokenizedChats(train, evaluate, self.files, self.config.workers, summary)
+        return TokenizedChats(train, evaluate, self.files, self.workers, summary)
 
 
 def describe_tokens(

@@ -1,10 +1,11 @@
 """Replies of a chat model: which samples are asked for one, how it is generated, and what is compared of it."""
 
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,14 @@ import torch
 
 from toolkit.config.schema import at_least
 from toolkit.data.labels import Array
-from toolkit.data.texts import row_numbers
+from toolkit.data.reading import row_numbers
 from toolkit.errors import UserError
-from toolkit.task import Batch, Postprocessed, TaskData
+from toolkit.metrics import Scores
+from toolkit.task import Batch, Metric, Postprocessed, TaskData
 from toolkit.tasks.sft.data import TokenizedChats
 from toolkit.tasks.sft.tokens import TokenizedConversations, reply_span
+
+DIGITS_APART = re.compile(r"(?<=\d),(?=\d{3})")
 
 
 @dataclass(frozen=True)
@@ -181,8 +185,6 @@ class Replies:
     @cached_property
     def most_frequent(self) -> str:
         """A training reply with the most frequent final answer: what a model would say that reads no prompt."""
-        from toolkit.tasks.sft.metrics import final_answer
-
         counts: Counter[str] = Counter()
         example: dict[str, str] = {}
         for batch in self.chats.train.rows.batches():
@@ -202,15 +204,32 @@ class Replies:
         return {"row": row, "prompt": self.tokenizer.decode(prompt), "reply": prediction, "wanted": reference}
 
     @property
-    def metrics(self) -> list[Callable[..., Any]]:
+    def metrics(self) -> list[Metric]:
         """The metrics of replies; none where no reply is asked for."""
+        return [partial(final_answers, mark=self.config.final_answer)] if self.config.tokens else []
 
-        def exact_match(**options: Any) -> Any:
-            from toolkit.tasks.sft.metrics import FinalAnswers
 
-            return FinalAnswers(self.config.final_answer, **options)
+def final_answers(predictions: Sequence[str], references: Sequence[str], mark: str | None) -> Scores:
+    """Return the share of replies whose final answer is that of the reference, to the letter."""
+    right = 0
+    for prediction, reference in zip(predictions, references, strict=True):
+        answer = final_answer(prediction, mark)
+        right += answer is not None and answer == final_answer(reference, mark)
+    return {"exact_match": right / len(references)}
 
-        return [exact_match] if self.config.tokens else []
+
+def final_answer(reply: str, mark: str | None) -> str | None:
+    """Return what is compared of a reply: all of it, or the rest of the line after the last `mark`.
+
+    After a mark 1,000 counts as 1000 and a full stop at the end for nothing, as GSM8K is scored (arXiv 2110.14168).
+    A reply without the mark has no final answer: None.
+    """
+    if mark is None:
+        return reply.strip()
+    _, found, rest = reply.rpartition(mark.strip())
+    if not found:
+        return None
+    return DIGITS_APART.sub("", rest.strip().partition("\n")[0]).strip().removesuffix(".")
 
 
 def unigram_scores(chats: TokenizedChats, vocabulary: int) -> dict[str, float]:

@@ -2,17 +2,17 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from toolkit.data.cache import digest_of
 from toolkit.data.columns import find_column
 from toolkit.data.labels import Array
-from toolkit.data.texts import listed
+from toolkit.data.reading import Checked, listed
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 from toolkit.tasks.conversations.messages import (
@@ -127,18 +127,22 @@ def optional(existing: Sequence[str], flag: str, given: str | None, tiers: Seque
 
 
 @dataclass(frozen=True)
-class Rows:
+class ConversationRows:
     """Rows that are conversations, for training or for evaluation."""
 
     name: str
     table: Any
     """A `datasets.Dataset` of the layout's columns."""
-    layout: Layout
-    numbers: Array
+    rows: Array
     """The number that each row had in the data, counted from 0."""
+    layout: Layout
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.rows)
+
+    def take(self, rows: Array, name: str | None = None) -> Self:
+        """Return these rows, in this order, under another name if one is given."""
+        return replace(self, name=name or self.name, table=self.table.select(rows), rows=self.rows[rows])
 
     def batches(self) -> Iterator[list[Conversation]]:
         """Yield all conversations, a thousand at a time."""
@@ -159,10 +163,6 @@ class Rows:
             state.update(json.dumps(batch).encode())
         return digest_of(len(self), state.hexdigest())
 
-    def take(self, rows: Array, name: str | None = None) -> "Rows":
-        """Return these rows, in this order."""
-        return Rows(name or self.name, self.table.select(rows), self.layout, self.numbers[rows])
-
 
 def raw_rows(table: Any) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows of a `datasets.Dataset`, a thousand at a time."""
@@ -170,7 +170,7 @@ def raw_rows(table: Any) -> Iterator[list[dict[str, Any]]]:
         yield batch.to_pylist()
 
 
-def check_rows(name: str, table: Any, layout: Layout) -> tuple[Rows, list[str]]:
+def check_rows(name: str, table: Any, layout: Layout) -> Checked[ConversationRows]:
     """Return the rows that are conversations, and what is wrong with the others, a sentence for each reason."""
     missing = [column for column in layout.columns if column not in table.column_names]
     if missing:
@@ -180,6 +180,4 @@ def check_rows(name: str, table: Any, layout: Layout) -> tuple[Rows, list[str]]:
     for row, entry in enumerate(entry for batch in raw_rows(table) for entry in batch):
         with unusable.noted(row):
             layout.conversation(entry)
-    numbers = np.delete(np.arange(len(table), dtype=np.int64), [row for rows in unusable.rows.values() for row in rows])
-    rows = Rows(name, table.select(numbers) if unusable.rows else table, layout, numbers)
-    return rows, unusable.problems(name)
+    return unusable.without(ConversationRows(name, table, np.arange(len(table)), layout))

@@ -17,7 +17,7 @@ from toolkit.losses import NOT_COUNTED
 from toolkit.task import Batch
 from toolkit.tasks.conversations.messages import Unusable, UnusableRows
 from toolkit.tasks.conversations.template import ChatTemplate, Rendered
-from toolkit.tasks.sft.rows import Rows
+from toolkit.tasks.sft.rows import ConversationRows
 
 FORMAT = 1
 """Part of every key in the cache: to be raised when what is written below changes."""
@@ -27,7 +27,7 @@ FILLERS = {"input_ids": 0, "labels": NOT_COUNTED}
 class TokenizedConversations:
     """A `Source` of token ids and labels; both stay on the disk and are mapped into memory."""
 
-    def __init__(self, folder: Path, rows: Rows) -> None:
+    def __init__(self, folder: Path, rows: ConversationRows) -> None:
         """Open what `tokenize` made of these rows."""
         self.rows = rows
         self.tokens = WrittenTokens(folder)
@@ -64,7 +64,7 @@ class TokenizedConversations:
 
     def row_numbers(self, ids: Sequence[int]) -> Array:
         """Return the number that the row of each sample had in the data, counted from 0."""
-        return np.asarray(self.rows.numbers[self.kept[np.asarray(ids)]])
+        return np.asarray(self.rows.rows[self.kept[np.asarray(ids)]])
 
     def label_counts(self, vocabulary: int) -> Array:
         """Return how often each token of the vocabulary carries loss."""
@@ -75,7 +75,7 @@ class TokenizedConversations:
         return counts
 
 
-def tokenize(rows: Rows, template: ChatTemplate, max_length: int | None) -> TokenizedConversations:
+def tokenize(rows: ConversationRows, template: ChatTemplate, max_length: int | None) -> TokenizedConversations:
     """Return the conversations as token ids, made once per machine; about 0.3 ms each the first time.
 
     Raises:
@@ -95,7 +95,7 @@ def tokenize(rows: Rows, template: ChatTemplate, max_length: int | None) -> Toke
 
 
 def _batches(
-    rows: Rows, template: ChatTemplate, max_length: int | None, labelled: list[int], ends_of_turns: set[int]
+    rows: ConversationRows, template: ChatTemplate, max_length: int | None, labelled: list[int], ends_of_turns: set[int]
 ) -> Iterator[tuple[dict[str, list[list[int]]], Array]]:
     """Yield token ids and labels, and the full length of each conversation.
 
@@ -124,7 +124,7 @@ def _batches(
             labelled.extend(sum(one != NOT_COUNTED for one in sample) for sample in made["labels"])
             yield made, np.array([len(ids) for ids in encoded[0]], dtype=np.int64)
     if unusable.rows:
-        raise UserError(*unusable.problems(rows.name, rows.numbers))
+        raise UserError(*unusable.problems(rows.name, rows.rows))
 
 
 def label(text: Rendered, ids: Sequence[int], ends: Array, marks: set[int], tagged: bool) -> Array:

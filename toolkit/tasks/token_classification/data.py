@@ -12,7 +12,7 @@ from toolkit.data.config import DataConfig, embedded_splits
 from toolkit.data.header import NoHeaderError
 from toolkit.data.held_out import held_out_rows
 from toolkit.data.labels import UNKNOWN, Array, starts_of
-from toolkit.data.texts import SHOWN, listed, row_numbers
+from toolkit.data.reading import SHOWN, listed, row_numbers
 from toolkit.errors import UserError
 from toolkit.sample_data.code_tokens import code_tokens
 from toolkit.tasks.token_classification.files import read_tag_files, with_columns

@@ -9,8 +9,8 @@ from toolkit.data.conll import conll_table, read_conll
 from toolkit.data.content import refuse_foreign
 from toolkit.data.discovery import is_file, named_files
 from toolkit.data.files import PACKED, FileOptions, format_of
+from toolkit.data.reading import listed
 from toolkit.data.text import told
-from toolkit.data.texts import listed
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 
 from toolkit.data.label_reading import codes_of, column_of, is_list, is_text
 from toolkit.data.labels import UNKNOWN, Array, starts_of
-from toolkit.data.texts import row_numbers
+from toolkit.data.reading import row_numbers
 from toolkit.errors import UserError
 
 

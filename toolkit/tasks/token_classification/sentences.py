@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.data.texts import row_numbers
+from toolkit.data.reading import row_numbers
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 from toolkit.task import Postprocessed

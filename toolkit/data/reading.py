@@ -1,0 +1,139 @@
+"""The steps that every reader of rows takes: check the tables, refuse or drop what is wrong, hold rows out, describe the data."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+
+from toolkit.data.labels import Array
+from toolkit.errors import UserError
+
+if TYPE_CHECKING:
+    from toolkit.task import Source, TaskData
+
+SHOWN = 10
+"""Row numbers and names that a message lists before it only counts."""
+REMEDY = "correct them, or leave them out with --data.drop_invalid true"
+
+
+class Rows(Protocol):
+    """Rows for training or for evaluation."""
+
+    @property
+    def name(self) -> str:
+        """What they are, for messages: "training data"."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def take(self, rows: Array, name: str | None = None) -> Self:
+        """Return these rows, in this order, under another name if one is given."""
+
+
+AnyRows = TypeVar("AnyRows", bound=Rows)
+
+
+@dataclass(frozen=True)
+class Checked(Generic[AnyRows]):
+    """The rows of one table that can be used, and what is wrong with the others."""
+
+    rows: AnyRows
+    problems: Sequence[str]
+    """A sentence for each kind of problem, with the numbers of its rows; `usable_rows` adds what to do."""
+    dropped: int
+    """How many rows can't be used."""
+
+
+def checked_rows(whole: AnyRows, wrong: Mapping[str, Array]) -> Checked[AnyRows]:
+    """Return all rows of a table as checked.
+
+    Args:
+        whole: the rows.
+        wrong: for each way in which a row can be wrong, in the words of a message, which rows are (bool).
+    """
+    invalid = np.any([*wrong.values()], axis=0)
+    problems = [
+        f"{whole.name}: {what} in {row_numbers(np.flatnonzero(rows))}" for what, rows in wrong.items() if rows.any()
+    ]
+    valid = whole.take(np.flatnonzero(~invalid)) if invalid.any() else whole
+    return Checked(valid, problems, int(invalid.sum()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataRead:
+    """What is known of data after it was read, beside its rows: each reader returns a class of its own that adds them."""
+
+    summary: dict[str, str]
+    """What the plan shows of the data, a name and a text each; `tokenize` adds lines on lengths."""
+    files: tuple[Path, ...] = ()
+    """The local files that were read."""
+    workers: int = 0
+    """Processes that fetch and collate ahead of the training."""
+
+    def task_data(self, train: "Source", evaluate: "Source") -> "TaskData":
+        """Return `Task.data`: samples that were made of the rows, and all that is known of them."""
+        from toolkit.task import TaskData
+
+        return TaskData(train, evaluate, self.files, self.workers, self.summary)
+
+
+def usable_rows(
+    parts: Sequence[Checked[AnyRows]], *, drop_invalid: bool, a_row: str, invalid: str, remedy: str | None = REMEDY
+) -> tuple[list[AnyRows], dict[str, str]]:
+    """Return the rows of all tables that can be used, and a line for the plan where others were dropped.
+
+    Args:
+        parts: the training data and, if there is some, the evaluation data.
+        drop_invalid: whether the other rows are left out; else they are refused.
+        a_row: what each table must hold at least one of: "row with a text and a label".
+        invalid: what the other rows are, for the plan: "rows without a valid text or label".
+        remedy: what to do about them; None where the problems say it.
+
+    Raises:
+        UserError: with everything that is wrong with the rows, or because none can be used.
+    """
+    problems = [problem for part in parts for problem in part.problems]
+    nothing = [f"{part.rows.name}: there is no {a_row}" for part in parts if not len(part.rows)]
+    if nothing or (problems and not drop_invalid):
+        end = "" if drop_invalid or remedy is None else f"; {remedy}"
+        raise UserError(*nothing, *(problem + end for problem in problems))
+    dropped = " and ".join(f"{part.dropped:,} of the {part.rows.name}" for part in parts)
+    return [part.rows for part in parts], {"dropped": f"{invalid}: {dropped}"} if problems else {}
+
+
+def hold_out(whole: AnyRows, held: Array, what: str = "rows") -> list[AnyRows]:
+    """Return the rows that stay in training, and those with the numbers `held`; `what` they are: rows, images, ..."""
+    stay = np.setdiff1d(np.arange(len(whole)), held, assume_unique=True)
+    return [whole.take(stay), whole.take(held, f"held-out {what} of the training data")]
+
+
+def counts_line(train: Rows, evaluate: Rows) -> str:
+    """Return a line for the plan on how many rows there are."""
+    return f"{len(train):,} to train on, {len(evaluate):,} to evaluate on"
+
+
+def missing_columns(tables: Mapping[str, Any], columns: Iterable[str]) -> list[str]:
+    """Return a sentence for each table that lacks some of the columns that were found in the training data."""
+    wanted = list(columns)
+    missing = {name: [column for column in wanted if column not in tables[name].column_names] for name in tables}
+    return [
+        f"{name}: no column {listed(found)}, which the training data has; the columns here are "
+        f"{listed(tables[name].column_names)}: name them alike in both"
+        for name, found in missing.items()
+        if found
+    ]
+
+
+def row_numbers(rows: Array) -> str:
+    """Say how many rows these are, and the numbers of the first, counted from 1 as a reader counts."""
+    many = len(rows) > 1
+    numbers = ", ".join(str(row + 1) for row in rows[:SHOWN].tolist()) + (", ..." if len(rows) > SHOWN else "")
+    return f"{len(rows):,} row{'s' * many} (number{'s' * many} {numbers}, counted from 1 after any head line)"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Name the first of these, and say how many there are if not all are named."""
+    shown = ", ".join(map(repr, names[:SHOWN]))
+    return shown if len(names) <= SHOWN else f"{shown}, ... ({len(names)} in all)"
