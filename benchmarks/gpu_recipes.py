@@ -18,12 +18,11 @@ import torch
 from toolkit import Task, TaskData
 from toolkit.data.tokenized import pad_texts
 from toolkit.losses import NOT_COUNTED, causal_logits, counted, logits_of, summed_cross_entropy
-from toolkit.models.tiny import causal, encoder, seq2seq
+from toolkit.models.tiny import causal, encoder, image_classifier, seq2seq
 from toolkit.task import GlobalBatchLoss
 from toolkit.tasks.dpo.models import PolicyAndReference
 from toolkit.tasks.dpo.tokens import PairIds
 from toolkit.tasks.dpo.tokens import pad_pairs as pad_preferences
-from toolkit.tasks.image_classification.embedded_model import image_classifier
 from toolkit.tasks.image_classification.processor import stack_images
 from toolkit.tasks.language_modeling.blocks import pad_blocks
 from toolkit.tasks.question_answering.finding import pad_windows

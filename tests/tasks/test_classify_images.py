@@ -19,8 +19,8 @@ from toolkit.data.loader import MicroBatches
 from toolkit.data.split import cut
 from toolkit.errors import UserError
 from toolkit.tasks.image_classification.augmentation import AugmentConfig
+from toolkit.tasks.image_classification.confusion import Confusion
 from toolkit.tasks.image_classification.data import LabelledImages
-from toolkit.tasks.image_classification.metrics import Confusion
 from toolkit.tasks.image_classification.processor import Preparation
 from toolkit.tasks.image_classification.reading import ImageError, decode, inspect
 

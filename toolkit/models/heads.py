@@ -1,13 +1,90 @@
-"""How the labels of the data meet the classification head that a model may already have."""
+"""Classification heads, and how the labels of the data meet the head that a model may already have."""
 
 from collections.abc import Sequence
 from dataclasses import Field, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import torch
+
+from toolkit.config.model import ModelConfig
 from toolkit.data.labels import Kind
 from toolkit.data.reading import listed
 from toolkit.data.texts import Split
 from toolkit.errors import UserError
+from toolkit.models.load import SEQUENCE_CLASSIFIER, Architecture, check_architecture, load_model, model_settings
+from toolkit.models.tiny import encoder
+
+
+def saved_labels(config: ModelConfig, architecture: Architecture = SEQUENCE_CLASSIFIER) -> list[str] | None:
+    """Return the label names of the model's head in the order of their ids, or None if it has no head that was named.
+
+    A number stands for the label of a regression: the list is empty then.
+
+    Raises:
+        UserError: the model is not to be had, or is of a kind that lacks the architecture.
+    """
+    if config.name is None:
+        return None
+    settings = model_settings(config)
+    # Here, before data and tokenizer are read: what they lack is then no riddle.
+    check_architecture(config, settings, architecture)
+    ending = architecture.auto.removeprefix("AutoModel")
+    if not any(name.endswith(ending) for name in settings.architectures or []):
+        return None
+    if settings.problem_type == "regression":
+        return []
+    names = [name for _, name in sorted((settings.id2label or {}).items())]
+    return None if names == [f"LABEL_{number}" for number in range(len(names))] else names
+
+
+def labels_of_head(labels: Sequence[str]) -> dict[str, Any]:
+    """Return what a model's configuration says of the labels of its head."""
+    return {
+        "num_labels": len(labels),
+        "id2label": dict(enumerate(labels)),
+        "label2id": {name: number for number, name in enumerate(labels)},
+    }
+
+
+def sequence_classifier(
+    config: ModelConfig,
+    labels: Sequence[str],
+    kind: str,
+    vocabulary: int,
+    trained_head: bool = False,
+    padding: int | None = None,
+) -> torch.nn.Module:
+    """Return an encoder with a classification head.
+
+    Args:
+        config: which one.
+        labels: the label names in the order of their ids; empty for regression.
+        kind: single, multi or regression.
+        vocabulary: the number of tokens that the tokenizer knows.
+        trained_head: the head has to come with the weights, as it does when nothing is trained.
+        padding: the tokenizer's padding token, for a model that names none and reads a text by its last token.
+
+    Raises:
+        UserError: the folder or id holds no such model, no weights in a safe format, or weights of another one.
+    """
+    problem = {
+        "single": "single_label_classification",
+        "multi": "multi_label_classification",
+        "regression": "regression",
+    }[kind]
+    own = model_settings(config) if config.name is not None else None
+    known = own.problem_type if trained_head and own is not None else None
+    if known not in (None, problem):
+        raise UserError(
+            f"{config.name} was trained for {known.replace('_', ' ')}, and the labels here are for {problem.replace('_', ' ')}; "
+            "say with --data.kind what the labels are (single, multi, regression), or name another model"
+        )
+    settings = {**labels_of_head(list(labels) or ["value"]), "problem_type": problem}
+    if own is not None and padding is not None and own.get_text_config().pad_token_id is None:
+        settings["pad_token_id"] = padding
+    return load_model(
+        config, SEQUENCE_CLASSIFIER, encoder, vocabulary=vocabulary, settings=settings, trained=trained_head
+    )
 
 
 class Labelled(Protocol):

@@ -23,8 +23,13 @@ from toolkit.sample_data.digits import SIZE, digits
 from toolkit.tasks.image_classification.checks import Checked, check_images, problem_lines
 from toolkit.tasks.image_classification.folders import find_image_folders
 from toolkit.tasks.image_classification.reading import WHITE, Colour
-from toolkit.tasks.image_classification.source import ImageSource, stored
-from toolkit.tasks.image_classification.tables import IMAGE_NAMES, check_image_column, with_paths
+from toolkit.tasks.image_classification.source import (
+    IMAGE_NAMES,
+    ImageSource,
+    check_image_column,
+    stored,
+    with_paths,
+)
 
 OWN_SIZE = 64
 """Pixels of a side that the embedded model takes of images that are not the embedded ones."""

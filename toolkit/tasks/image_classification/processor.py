@@ -12,7 +12,6 @@ from toolkit.errors import UserError
 from toolkit.models.errors import cannot_load
 from toolkit.models.load import model_settings
 from toolkit.tasks.image_classification.augmentation import AugmentConfig, draw, part, recoloured
-from toolkit.tasks.image_classification.embedded_model import image_processor
 from toolkit.tasks.image_classification.reading import Colour, ImageError, decode
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def processor_of(config: ModelConfig, size: int) -> Any:
         UserError: the folder or id has none.
     """
     if config.name is None:
-        return image_processor(size)
+        return embedded_processor(size)
     from transformers import AutoImageProcessor
 
     colours = getattr(model_settings(config), "num_channels", COLOURS)
@@ -50,6 +49,17 @@ def processor_of(config: ModelConfig, size: int) -> Any:
         return AutoImageProcessor.from_pretrained(config.name, revision=config.revision, backend="pil")
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise UserError(cannot_load("image processor", config, error)) from None
+
+
+def embedded_processor(size: int) -> Any:
+    """Return the image processor of the embedded model.
+
+    It resizes the shorter side to `size`, keeps the centre, and scales values to -1 to 1.
+    """
+    from transformers.models.convnext.image_processing_pil_convnext import ConvNextImageProcessorPil
+
+    half = [0.5, 0.5, 0.5]
+    return ConvNextImageProcessorPil(size={"shortest_edge": size}, crop_pct=1.0, image_mean=half, image_std=half)
 
 
 class Preparation:
