@@ -1,4 +1,4 @@
-"""Teach a causal language model to reply: conversations, prompts with completions, instructions, questions with answers.
+"""Teach a causal language model to reply: conversations, prompts with completions, instructions, questions, answers.
 
     accelerate launch recipes/chat.py
         the embedded conversations ("describe this function", and a sentence of facts about it), a minute on two cores:
@@ -10,7 +10,8 @@
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/chat.py
         the same numbers from two processes
 
-Only what the assistant says carries loss. Settings come from the defaults below, then from --config run.yaml, then from flags.
+Only what the assistant says carries loss. Settings come from the defaults below, then from --config run.yaml, then from
+flags.
 """
 
 from dataclasses import dataclass

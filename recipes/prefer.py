@@ -5,8 +5,8 @@
         pairs of held-out files it ranks about 90 in a hundred right, where its reference (new weights) ranks 50
 
     accelerate launch recipes/prefer.py --data.train pairs.jsonl --model.name path/or/hub-id --output runs/pairs
-        your own prompts with chosen and rejected answers, and a model that was trained to answer; with --model.lora.rank 16
-        only adapters are trained, and no second model is held in memory
+        your own prompts with chosen and rejected answers, and a model that was trained to answer; with
+        --model.lora.rank 16 only adapters are trained, and no second model is held in memory
 
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/prefer.py
         the same numbers from two processes

@@ -75,8 +75,8 @@ def set_dropout(settings: Any, probability: float | None) -> None:
             setattr(settings, key, 0 if type(value) is int and probability == 0 else probability)
         except StrictDataclassError:
             raise UserError(
-                f"model.dropout is {probability}, but a model of type {settings.model_type} takes only whole numbers for its "
-                f"{key}; leave it out"
+                f"model.dropout is {probability}, but a model of type {settings.model_type} takes only whole numbers "
+                f"for its {key}; leave it out"
             ) from None
 
 

@@ -49,17 +49,20 @@ def cannot_load(part: str, config: ModelConfig, error: Exception) -> str:
         if part == "weights" and not list(folder.glob("*.safetensors")):
             pickled = [file for file in files if file.endswith((".bin", ".pt", ".pth", ".ckpt"))]
             what = (
-                f"only pickled weights ({pickled[0]}), which are not read because a pickle can run code; save them with "
-                "`save_pretrained` (safetensors)"
+                f"only pickled weights ({pickled[0]}), which are not read because a pickle can run code; save them "
+                "with `save_pretrained` (safetensors)"
                 if pickled
                 else f"no weights (model.safetensors); it holds {shown}"
             )
             return f"the model folder {name} has {what}"
-        return f"the model folder {name} has no {part} that can be read ({first_line(error)}); it holds {shown}: save or download it again"
+        return (
+            f"the model folder {name} has no {part} that can be read ({first_line(error)}); it holds {shown}: save or "
+            "download it again"
+        )
     return (
         f"model.name is {name!r}: there is no such folder, and the hub gave no {part} for it ({first_line(error)}). "
-        "Check the spelling and the network (HF_HUB_OFFLINE=1 forbids it), log in with `hf auth login` if it is private, "
-        "or give a local folder"
+        "Check the spelling and the network (HF_HUB_OFFLINE=1 forbids it), log in with `hf auth login` if it is "
+        "private, or give a local folder"
     )
 
 
@@ -95,7 +98,8 @@ def check_weights(
         )
         raise UserError(
             f"the weights in {config.name} do not fit its config.json (architecture {type(module).__name__}): "
-            f"{named} missing or of another size; the folder mixes two models or is incomplete: save or download it again"
+            f"{named} missing or of another size; the folder mixes two models or is incomplete: save or download it "
+            "again"
         )
     if trained and strange:
         raise UserError(
@@ -115,14 +119,14 @@ def check_head(config: ModelConfig, adapters: Path | None, new: Sequence[str], r
     what = f"a new head ({', '.join(new[:WEIGHTS_NAMED])})" if new else "a head whose labels have other names here"
     if adapters is not None:
         raise UserError(
-            f"the adapters in {adapters} are for {config.name}, which gets {what}: what it was trained with is not in that "
-            "folder; save the whole model (--model.lora.merge true where it is trained) and name its folder"
+            f"the adapters in {adapters} are for {config.name}, which gets {what}: what it was trained with is not in "
+            "that folder; save the whole model (--model.lora.merge true where it is trained) and name its folder"
         )
     bits = "" if config.lora.bits is None else " and leave model.lora.bits out"
     trained = ": the head is then trained beside the adapters" if new else ""
     raise UserError(
-        f"{config.name} gets {what}, which adapters saved alone would lack; save the whole model with --model.lora.merge true"
-        f"{bits}{trained}"
+        f"{config.name} gets {what}, which adapters saved alone would lack; save the whole model with "
+        f"--model.lora.merge true{bits}{trained}"
     )
 
 

@@ -76,8 +76,9 @@ def sequence_classifier(
     known = own.problem_type if trained_head and own is not None else None
     if known not in (None, problem):
         raise UserError(
-            f"{config.name} was trained for {known.replace('_', ' ')}, and the labels here are for {problem.replace('_', ' ')}; "
-            "say with --data.kind what the labels are (single, multi, regression), or name another model"
+            f"{config.name} was trained for {known.replace('_', ' ')}, and the labels here are for "
+            f"{problem.replace('_', ' ')}; say with --data.kind what the labels are (single, multi, regression), or "
+            "name another model"
         )
     settings = {**labels_of_head(list(labels) or ["value"]), "problem_type": problem}
     if own is not None and padding is not None and own.get_text_config().pad_token_id is None:

@@ -164,7 +164,10 @@ def load_model(
 
 
 def ready(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> torch.nn.Module:
-    """Add what the configuration asks for beside the weights; parameters with `new` weights are trained beside adapters."""
+    """Return a model with the activation checkpointing and the adapters that the configuration asks for.
+
+    Parameters with `new` weights are trained next to the adapters.
+    """
     if config.checkpoint_activations:
         if not getattr(module, "supports_gradient_checkpointing", False):
             raise UserError(
@@ -220,6 +223,6 @@ def check_architecture(config: ModelConfig, settings: Any, architecture: Archite
     """Refuse a model that Transformers has no such class for."""
     if type(settings) not in architecture.loader._model_mapping:
         raise UserError(
-            f"model.name is {config.name!r}, a model of type {settings.model_type}, which can't {architecture.purpose}; "
-            f"give a model that Transformers has {architecture.head} for"
+            f"model.name is {config.name!r}, a model of type {settings.model_type}, which can't "
+            f"{architecture.purpose}; give a model that Transformers has {architecture.head} for"
         )

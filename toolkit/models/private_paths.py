@@ -37,7 +37,7 @@ def shown_settings(value: Any) -> Any:
 
 
 def shown(word: str) -> str:
-    """Return a word of a command, or a setting: the last part alone if it is a path, or if what stands behind its = is one."""
+    """Return a word of a command, or a setting; of a path, also one after an equals sign, the last part alone."""
     if word.startswith(("[", "{")):
         return re.sub(r"[^\s\[\]{},:'\"][^\[\]{},'\"]*", lambda inside: shown(inside[0]), word)
     name, equals, value = word.partition("=")
@@ -47,7 +47,7 @@ def shown(word: str) -> str:
 
 
 def is_path(word: str) -> bool:
-    """Return whether a word is a path as it is written; an id of the hub is none, unless it is there as a folder too."""
+    """Return whether a word is written like a path; an id of the hub is none, unless there is such a folder too."""
     if BEGINS_AS_PATH.match(word):
         return True
     if "/" not in word or "://" in word or word.startswith("-"):
@@ -80,7 +80,7 @@ def home_folders() -> set[str]:
 
 
 def paths_in(results: Mapping[str, Any]) -> set[str]:
-    """Return the paths that settings and command name, in all the ways in which a text may give them; and the home folder."""
+    """Return the home folder and the paths in settings and command, in all forms in which a text may give them."""
     try:
         words = shlex.split(results["command"])
     except ValueError:
@@ -110,9 +110,10 @@ def texts_in(values: Iterable[Any]) -> Iterator[str]:
 
 
 def without_folders(text: str, paths: Iterable[str]) -> str:
-    """Return a text with the last part alone of each path in it: of those that are known, and what is below, and of other ones.
+    """Return a text with the last part alone of each path in it.
 
-    A known path may have blanks in it. It counts where it stands as a whole, and not as a part of other words.
+    These are the known `paths`, everything below them, and what is written like a path. A known path may have blanks in
+    it, and is found where it is a whole, not where it is a part of other words.
     """
     for path in sorted({path.rstrip("/") for path in paths}, key=len, reverse=True):
         if "/" in path and path.strip("./"):

@@ -78,7 +78,7 @@ def image_classifier(size: int, **settings: Any) -> Any:
         "num_stages": 2 if small else 3,
         "hidden_sizes": [32, 64] if small else [32, 64, 128],
         "depths": [1, 1] if small else [2, 2, 2],
-        # The usual 1e-6 is meant for deep networks and long training: with it the blocks of this one barely begin to learn.
+        # The usual 1e-6 is meant for deep networks and long training: with it these blocks barely begin to learn.
         "layer_scale_init_value": 1.0,
     }
     return ConvNextConfig(**{**sizes, **settings})

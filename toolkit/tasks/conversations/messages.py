@@ -22,7 +22,7 @@ ROLES = {
     "bot": "assistant",
     "chatbot": "assistant",
 }
-"""What roles are called in data, and what that is in a chat template."""
+"""The names of roles in data, and the role of a chat template that each stands for."""
 
 Message = dict[str, str]
 Conversation = list[Message]
@@ -102,7 +102,9 @@ def message(role: Any, content: Any) -> Message:
 
 
 def check_order(messages: Conversation) -> None:
-    """Refuse a conversation that is not user and assistant in turn, ending with the assistant; the system may begin.
+    """Refuse a conversation in which user and assistant do not take turns up to a last one of the assistant.
+
+    A system message may come first.
 
     Raises:
         Unusable: it is not.

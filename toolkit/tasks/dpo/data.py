@@ -24,8 +24,8 @@ PROMPT_NAMES = (("prompt",), ("instruction", "question", "query", "input", "cont
 CHOSEN_NAMES = (("chosen",), ("preferred", "winner", "better", "accepted", "chosen_response", "response_chosen"))
 REJECTED_NAMES = (("rejected",), ("dispreferred", "loser", "worse", "rejected_response", "response_rejected"))
 CONVERSATION_NAMES = ("conversations", "conversation", "messages")
-"""Columns with what comes before both sides, where these are single messages or texts. Beside whole conversations a
-column of such a name repeats one of them."""
+"""Columns with the prompt, where both sides are single messages or texts. Next to whole conversations such a column
+repeats one of their messages."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class PreferenceData(DataConfig):
     chat_template: str | None = None
     """A file with a chat template (Jinja) to write messages with, and to save, instead of the tokenizer's own."""
     max_length: int | None = None
-    """Cut longer rows to so many tokens, prompts first and from their beginning; null refuses what the model cannot take."""
+    """Cut longer rows to so many tokens, prompts first and from their beginning;
+    null refuses what the model cannot take."""
     drop_invalid: bool = False
     """Leave out rows that are no pair, such as two equal sides, instead of refusing them; the plan counts them."""
 
@@ -60,7 +61,8 @@ class PreferenceData(DataConfig):
         """
         read = self.tables(
             lambda: embedded_splits(
-                "sentences of the documentation of this Python's standard library; rejected are the same words shuffled",
+                "sentences of the documentation of this Python's standard library; rejected are the same words "
+                "shuffled",
                 *shuffled_sentences(self.held_out),
             )
         )
@@ -81,8 +83,8 @@ class PreferenceData(DataConfig):
         )
         if self.chat_template is not None and layouts[0] == "texts":
             raise UserError(
-                "data.chat_template is given, but the data holds texts, which no template writes; leave it out, or give "
-                "the two sides as lists of messages"
+                "data.chat_template is given, but the data holds texts, which no template writes; leave it out, or "
+                "give the two sides as lists of messages"
             )
         described = ", ".join(f"{new} {old!r}" for new, old in columns.items())
         no_prompt = "" if "prompt" in columns else ", no prompt column"
@@ -141,7 +143,7 @@ class Pairs(DataRead):
 
     @property
     def embedded_tokenizer(self) -> EmbeddedTokenizer:
-        """The tokenizer of the embedded model; for messages it has the marks and the template of the embedded chat model."""
+        """The tokenizer of the embedded model; for messages with the marks and template of the embedded chat model."""
         if self.layout == "texts":
             return CAUSAL
         return replace(CAUSAL, more_tokens=CHAT.more_tokens, chat_template=CHAT.chat_template)

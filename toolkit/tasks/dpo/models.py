@@ -1,4 +1,4 @@
-"""A policy and its reference: the model of both, the scores of its rewards, and how a saved policy finds its reference."""
+"""A policy and its reference: one model of both, scores of the rewards, and how a saved policy finds its reference."""
 
 import copy
 import json
@@ -173,8 +173,8 @@ def check_reference(config: ModelConfig, reference: str | None, tokens: Any) -> 
     if own.get_vocab() != tokens.get_vocab():
         raise UserError(
             f"dpo.reference is {reference!r}, whose tokenizer has another vocabulary than that of "
-            f"{config.name or 'the embedded model'}, so the two can't be held against each other; give a model of the same "
-            "family"
+            f"{config.name or 'the embedded model'}, so the two can't be held against each other; give a model of the "
+            "same family"
         )
 
 

@@ -139,7 +139,7 @@ def rendered(pair: Pair, template: ChatTemplate) -> Pair:
     """Return a pair of messages as texts, written by a chat template.
 
     Raises:
-        Unusable: the template refuses the conversation, or writes the prompt otherwise for one answer than for the other.
+        Unusable: the template refuses the conversation, or writes the prompt differently for the two answers.
     """
     prompts, sides = [], []
     for side in (pair.chosen, pair.rejected):

@@ -1,4 +1,4 @@
-"""Every image is looked at once, before anything is trained, and what is wrong with any of them is told together."""
+"""Every image is looked at once, before anything is trained, and all that is wrong is reported together."""
 
 import json
 import os
@@ -43,7 +43,7 @@ class Checked:
 def check_images(images: Any, most_pixels: int) -> Checked:
     """Look at all images of a `datasets.Dataset` of one column: the header of each, and the hash of its content.
 
-    The first time it reads every file (about 0.2 ms for a small one); after that it only asks for size and date of each.
+    The first time it reads every file (about 0.2 ms for a small one); after that only the size and date of each.
     """
     key = digest_of(FORMAT, most_pixels, [_identity(place) for places in all_stored(images) for place in places])
     folder = once_per_machine("images", key, lambda empty: _look(images, most_pixels, empty))
@@ -56,9 +56,9 @@ def check_images(images: Any, most_pixels: int) -> Checked:
 
 
 def problem_lines(name: str, images: Any, checked: Checked, in_table: bool) -> list[str]:
-    """Say what is wrong with the images of `name`, a sentence for each kind of problem.
+    """Return what is wrong with the images of `name`, a sentence for each kind of problem.
 
-    Rows are counted from 1 where the images are those of a table; otherwise their files are enough.
+    Images of a table are named by their rows, counted from 1, the others by their files.
     """
     kinds: dict[str, list[int]] = defaultdict(list)
     for row, (reason, _) in sorted(checked.problems.items()):

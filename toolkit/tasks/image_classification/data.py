@@ -62,7 +62,8 @@ class LabelledImages(DataConfig):
         if any(not 0 <= value <= 255 for value in self.background):
             yield f"data.background is {list(self.background)}; give red, green and blue from 0 to 255"
         if not 1 <= self.max_pixels <= MOST_OF_PILLOW:
-            yield f"data.max_pixels is {self.max_pixels}; it must be from 1 to {MOST_OF_PILLOW}, the most that Pillow reads"
+            most = f"{MOST_OF_PILLOW}, the most that Pillow reads"
+            yield f"data.max_pixels is {self.max_pixels}; it must be from 1 to {most}"
 
     @property
     def embedded_size(self) -> int:
@@ -92,8 +93,9 @@ class LabelledImages(DataConfig):
         else:
             if named := [f"data.{flag}" for flag in ("image", "label") if getattr(self, flag) is not None]:
                 raise UserError(
-                    f"{' and '.join(named)} {'name' if len(named) > 1 else 'names'} a column, but the images are in folders of "
-                    "their labels, without a table; leave it out, or give a table with the paths of the images"
+                    f"{' and '.join(named)} {'name' if len(named) > 1 else 'names'} a column, but the images are in "
+                    "folders of their labels, without a table; leave it out, or give a table with the paths of the "
+                    "images"
                 )
             image, label = "image", "label"
             if folders.left_out:

@@ -35,7 +35,10 @@ class Stored(NamedTuple):
 
 
 def stored(images: Any, rows: Sequence[int]) -> list[Stored]:
-    """Return where some images are, of a `datasets.Dataset` of one column: texts (paths), bytes, or both as the hub has it."""
+    """Return where some images are.
+
+    `images` is a `datasets.Dataset` of one column: paths, bytes, or both, as the hub stores images.
+    """
     column = images.with_format("arrow")[list(rows)].column(0)
     return [_stored(value) for value in column.to_pylist()]
 
@@ -68,8 +71,8 @@ def check_image_column(name: str, table: Any, image: str, label: str) -> None:
     type_ = table.data.schema.field(image).type
     if not is_text(type_) and not _holds_bytes(type_):
         raise UserError(
-            f"{name}: the image column {image!r} holds {type_}; give one with paths of image files, with their bytes, or "
-            f"with images as the hub stores them, with --data.image (the columns are {listed(table.column_names)})"
+            f"{name}: the image column {image!r} holds {type_}; give one with paths of image files, with their bytes, "
+            f"or with images as the hub stores them, with --data.image (the columns are {listed(table.column_names)})"
         )
 
 

@@ -42,7 +42,8 @@ class Conversations(DataConfig):
     loss_on: Literal["all", "last"] = "all"
     """Train on every reply of a conversation, or on the last one alone."""
     max_length: int | None = None
-    """Cut longer conversations to so many tokens; null takes them whole and refuses those that the model cannot take."""
+    """Cut longer conversations to so many tokens;
+    null takes them whole and refuses those that the model cannot take."""
     drop_invalid: bool = False
     """Leave out rows that are no proper conversation instead of refusing them; the plan counts them."""
 
@@ -133,7 +134,8 @@ class Chats(DataRead):
                 )
             if not len(source):
                 problems.append(
-                    f"{rows.name}: data.max_length {max_length} cuts every conversation before its first reply; give more"
+                    f"{rows.name}: data.max_length {max_length} cuts every conversation before its first reply; give "
+                    "more"
                 )
         if problems:
             raise UserError(*problems)

@@ -96,7 +96,10 @@ class Replies:
     def data(self) -> TaskData:
         """The data of the task: evaluation samples know whether they are asked for a reply."""
         asked, count = AskedConversations(self.chats.evaluate, set(self.asked)), len(self.chats.evaluate)
-        line = f"{len(self.asked):,} of {count:,} evaluation samples are asked for one of at most {self.config.tokens} tokens"
+        line = (
+            f"{len(self.asked):,} of {count:,} evaluation samples are asked for one of at most "
+            f"{self.config.tokens} tokens"
+        )
         summary = {**self.chats.summary, **({"replies": line} if self.asked else {})}
         return TaskData(self.chats.train, asked, self.chats.files, self.chats.workers, summary)
 
