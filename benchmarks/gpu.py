@@ -17,8 +17,9 @@
     refused     torch.compile and DeepSpeed: the messages (of exit code 2 the launcher makes 1)
     notebook    notebooks/debug_on_one_gpu.ipynb from top to bottom
 
-Each training goes on for some steps in which every wait of the host for the GPU is an error (`torch.cuda.set_sync_debug_mode`);
-the column "waits" names the line of the first one: there must be none, but where the optimizer is offloaded.
+Each training goes on for some steps in which every wait of the host for the GPU is an error
+(`torch.cuda.set_sync_debug_mode`); the column "waits" names the line of the first one: there must be none, but where
+the optimizer is offloaded.
 
 One GPU is enough; what takes two (a model that another process builds, the time-out of groups) is said to be not run
 where there is one. Needs torch, accelerate, transformers, numpy, safetensors, rich, psutil, pyyaml and filelock, and
@@ -43,6 +44,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent / "shared"))
+
 from machine import machine, table
 
 ROOT = Path(__file__).parents[1]
@@ -332,7 +336,8 @@ def notebook_rows(bench: Bench) -> Iterator[list[str]]:
         return
     notebook = ROOT / "notebooks" / "debug_on_one_gpu.ipynb"
     program = (
-        "import json, sys; sys.path.insert(0, 'tests'); from pathlib import Path; from notebooks_running import run_notebook; "
+        "import json, sys; sys.path.insert(0, 'tests/helpers'); from pathlib import Path; "
+        "from notebooks_running import run_notebook; "
         f"print(json.dumps(run_notebook(Path({str(notebook)!r}))))"
     )
     hidden = {} if bench.on_gpu else {"CUDA_VISIBLE_DEVICES": ""}

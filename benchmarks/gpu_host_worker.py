@@ -23,11 +23,12 @@ from toolkit.config.schema import CheckpointConfig
 from toolkit.distributed.counts import count_micro_batches
 from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.errors import USER_CAN_FIX, UserError
-from toolkit.loop import global_batches, take_step
+from toolkit.loop import global_batches, train_step
 from toolkit.output.ledger import Ledger, read_ledger
 from toolkit.output.run_folder import RunFolder
-from toolkit.prepare import prepare, state_bytes
-from toolkit.training_run import carry_out
+from toolkit.plan import state_bytes
+from toolkit.prepare import prepare
+from toolkit.run import run
 
 CONFIG = Config(batch=BatchConfig(size=8, micro=3), steps=6, epochs=None)
 WARM = 2
@@ -51,14 +52,14 @@ def recipes(arguments: argparse.Namespace) -> dict[str, Any]:
 def first_wait(task: Task, runtime: Runtime) -> str | None:
     """Return where the host first waits in a step after the first ones, if it does."""
     training = prepare(task, CONFIG, runtime)
-    for step, micro_batches, _ in global_batches(training):
+    for step, micro_batches in global_batches(training):
         units = runtime.all_reduce_counts(count_micro_batches(micro_batches)).units
         if step < WARM:
-            take_step(training, step, micro_batches, units)
+            train_step(training, step, micro_batches, units)
             continue
         try:
             with without_waiting(runtime.device):
-                take_step(training, step, micro_batches, units)
+                train_step(training, step, micro_batches, units)
         except RuntimeError as error:
             if "synchronizing" not in str(error):
                 raise
@@ -87,8 +88,8 @@ def pinned(arguments: argparse.Namespace) -> dict[str, Any]:
         found[f"batches, {workers} workers"] = all(tensor.is_pinned() for tensor in tensors)
         runtime.accelerator.free_memory()
     training = prepare(llama(SIZES[arguments.size]), CONFIG, runtime)
-    for step, micro_batches, _ in islice(global_batches(training), 1):
-        take_step(training, step, micro_batches, runtime.all_reduce_counts(count_micro_batches(micro_batches)).units)
+    for step, micro_batches in islice(global_batches(training), 1):
+        train_step(training, step, micro_batches, runtime.all_reduce_counts(count_micro_batches(micro_batches)).units)
     with TemporaryDirectory() as path:
         saver = Saver(RunFolder(Path(path)), Ledger(Path(path) / "ledger.jsonl"), 1, runtime.has_own_memory)
         module = runtime.accelerator.unwrap_model(training.model)
@@ -158,7 +159,7 @@ def memory(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     if arguments.small:
         config = replace(config, batch=replace(config.batch, micro=2, eval=2))
-    carry_out(config, lambda _: asking_too_much(arguments.place), "gpu")
+    run(config, lambda _: asking_too_much(arguments.place), "gpu")
     return {"steps": sum(1 for _ in read_ledger(arguments.folder / "ledger.jsonl"))}
 
 

@@ -1,4 +1,4 @@
-"""What each command of `gpu.py` runs: some steps of a Llama with new weights, timed, and then some in which no wait is allowed."""
+"""What each command of `gpu.py` runs: timed steps of a new Llama, and then some in which no wait is allowed."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ from toolkit.checkpoint.sharded import whole_weights
 from toolkit.distributed.counts import Counts, count_micro_batches
 from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.errors import USER_CAN_FIX, UserError
-from toolkit.loop import global_batches, take_step
+from toolkit.loop import global_batches, train_step
 from toolkit.losses import NOT_COUNTED, causal_logits, counted, summed_cross_entropy
 from toolkit.prepare import prepare
 
@@ -136,11 +136,11 @@ def run(arguments: argparse.Namespace) -> dict[str, Any] | None:
     seconds: list[float] = []
     norms: list[float] = []
     waits = None
-    for step, micro_batches, _ in global_batches(training):
+    for step, micro_batches in global_batches(training):
         units = runtime.all_reduce_counts(count_micro_batches(micro_batches)).units
         if step < arguments.steps:
             began = time.perf_counter()
-            summed, norm = take_step(training, step, micro_batches, units).read()
+            summed, norm = train_step(training, step, micro_batches, units).read()
             seconds.append(time.perf_counter() - began)
             losses.append(runtime.all_reduce_counts(Counts(earlier_loss=summed)).earlier_loss / units)
             norms.append(norm)
@@ -153,7 +153,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any] | None:
                 torch.save(weights, arguments.weights)
         try:
             with without_waiting(runtime.device):
-                take_step(training, step, micro_batches, units)
+                train_step(training, step, micro_batches, units)
         except RuntimeError as error:
             if "synchronizing" not in str(error):
                 raise

@@ -14,7 +14,7 @@ import torch
 from one_batch_model import SENTENCES, batch_of, build_model, summed_loss, units_of
 from safetensors.torch import save_file
 
-from toolkit import Batch, BatchConfig, Config, OptimConfig, Task, fine_tune
+from toolkit import Batch, BatchConfig, Config, OptimConfig, Task, TaskData, fine_tune
 from toolkit.data.cache import digest_of
 
 
@@ -59,7 +59,7 @@ def task(config: OneBatch) -> Task:
     """Return what is trained."""
     return Task(
         model=lambda runtime: build_model(),
-        train=Sentences(),
+        data=TaskData(train=Sentences()),
         collate=batch_of,
         units=units_of,
         loss=loss,

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 
 from toolkit import Batch, Config, Rates, Task, fine_tune
 from toolkit.config.model import ModelConfig
-from toolkit.losses import causal_logits, counted, summed_cross_entropy
+from toolkit.losses import causal_logits, counted, reference_losses, summed_cross_entropy
 from toolkit.models.export import pretrained_folder
 from toolkit.models.tokenizer import tokenizer
-from toolkit.sample_scores import reference_losses
 from toolkit.tasks.conversations.models import chat_model, token_limit
 from toolkit.tasks.conversations.template import CHAT
 from toolkit.tasks.sft.data import Conversations

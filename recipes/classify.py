@@ -20,12 +20,11 @@ from functools import partial
 
 from toolkit import Config, Task, TaskData, fine_tune
 from toolkit.config.model import ModelConfig
-from toolkit.losses import logits_of
+from toolkit.losses import class_probabilities, logits_of
 from toolkit.metrics import class_metrics, correlation, multilabel_f1, positive_class, regression_errors
 from toolkit.models.export import pretrained_folder
 from toolkit.models.heads import read_for_head, saved_labels, sequence_classifier
 from toolkit.models.tokenizer import tokenizer
-from toolkit.sample_scores import class_probabilities
 from toolkit.task import Metric
 from toolkit.tasks.labelled_texts import LabelledTexts, pad_texts
 

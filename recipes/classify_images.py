@@ -20,13 +20,12 @@ from functools import partial
 from toolkit import Config, Task, TaskData, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.config.schema import BatchConfig, Rates
-from toolkit.losses import logits_of, summed_cross_entropy
+from toolkit.losses import class_probabilities, logits_of, summed_cross_entropy
 from toolkit.metrics import class_metrics, positive_class
 from toolkit.models.export import pretrained_folder
 from toolkit.models.heads import labels_of_head, saved_labels
 from toolkit.models.load import IMAGE_CLASSIFIER, load_model
 from toolkit.models.tiny import image_classifier
-from toolkit.sample_scores import class_probabilities
 from toolkit.tasks.image_classification.augmentation import AugmentConfig
 from toolkit.tasks.image_classification.confusion import Confusion
 from toolkit.tasks.image_classification.data import LabelledImages

@@ -19,10 +19,9 @@ from typing import Literal
 
 from toolkit import BatchConfig, Config, Rates, Task, TaskData, fine_tune
 from toolkit.config.model import ModelConfig
-from toolkit.losses import causal_logits, counted, logits_of, summed_cross_entropy
+from toolkit.losses import causal_logits, counted, logits_of, reference_losses, summed_cross_entropy
 from toolkit.models.export import pretrained_folder
 from toolkit.models.tokenizer import tokenizer
-from toolkit.sample_scores import reference_losses
 from toolkit.tasks.language_modeling.blocks import make_blocks, pad_blocks
 from toolkit.tasks.language_modeling.data import Documents
 from toolkit.tasks.language_modeling.masks import Masking

@@ -12,12 +12,16 @@ ORDER = """
     cli
     notebook
     verify
-    run training_run session saved_run evaluate_only evaluation_file plan_warnings overlap
-    loop boundaries
-    prepare first_batch loss_rule rehearsal
-    evaluation scoring synchronised_generation
+    command
+    run
+    claim record evaluate_only evaluation_file saved_run
+    loop
+    prepare
+    rehearsal
+    plan plan_warnings overlap
+    evaluation scoring
     grad_cache
-    train_state progress rows
+    train_state step_log
     tasks
     checkpoint
     optimizer schedules
@@ -27,7 +31,7 @@ ORDER = """
     data
     output
     config
-    task losses attention_masks metrics sample_scores randomness signals errors extras environment
+    task losses attention_masks metrics randomness signals errors extras environment
 """
 HEIGHT = {name: -height for height, line in enumerate(ORDER.strip().splitlines()) for name in line.split()}
 SHARED_BY_TASKS = {"labelled_texts", "conversations"}
@@ -38,7 +42,7 @@ QUICK = (
         "toolkit.errors",
         "toolkit.extras",
         "toolkit.environment",
-        "toolkit.run",
+        "toolkit.command",
         "toolkit.randomness",
     ),
     *("toolkit.signals", "toolkit.schedules", "toolkit.output.pipes"),

@@ -25,21 +25,21 @@ from toolkit.loop import train
 from toolkit.optimizer import begin_averages, build_optimizer
 from toolkit.output.ledger import LedgerRow, read_ledger
 from toolkit.prepare import prepare
-from toolkit.progress import Progress
 from toolkit.randomness import seed_for
-from toolkit.rows import MOST_SKIPS_IN_FP16, StepTaken, StepValues, Unread
 from toolkit.schedules import learning_rate
+from toolkit.step_log import PendingStep, StepValues
+from toolkit.train_state import MOST_SKIPS_IN_FP16, TrainState
 
 
 def run(config: Tiny) -> tuple[dict[str, torch.Tensor], list[LedgerRow]]:
     """Train in this process and return the final weights and the ledger's rows."""
     runtime = start_runtime(config)
     training = prepare(task(config), config, runtime)
-    progress = Progress(keep_rows=True)
-    train(training, progress)
+    training.output.rows = rows = []
+    train(training)
     weights = {name: tensor.clone() for name, tensor in training.model.state_dict().items()}
     runtime.accelerator.free_memory()
-    return weights, progress.rows
+    return weights, rows
 
 
 def relative(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
@@ -125,7 +125,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_it_reaches_the_weigh
     runtime = start_runtime(config)
     training = prepare(task(config), replace(config, batch=replace(config.batch, balance=False)), runtime)
     with pytest.raises(UserError, match=r"gradient of step 4 is not finite.*weights were not changed"):
-        train(training, Progress())
+        train(training)
     assert all(torch.isfinite(parameter).all() for parameter in training.model.parameters())
     runtime.accelerator.free_memory()
 
@@ -155,21 +155,19 @@ def test_an_error_of_one_process_speaks_and_ends_all(tmp_path: Path) -> None:
 
 def test_a_step_that_fp16_skips_is_counted_and_the_run_goes_on() -> None:
     """The gradient scaler tries a loss scale that is too large now and then; no accelerator is needed to see the rule."""
-    config, progress = Tiny(), Progress()
+    runtime: Any = SimpleNamespace(precision="fp16", phase=PhaseTracker())
+    nothing: Any = None
     order = ShuffledOrder(45, 8, 0)
-    training: Any = SimpleNamespace(
-        runtime=SimpleNamespace(precision="fp16", phase=PhaseTracker()), steps_per_epoch=6, config=config, order=order
-    )
-    taken = StepTaken(2, StepValues(lambda: [4.0, float("inf")], 0.1), Counts(units=8, samples=8), 1.0, 0.0)
-    unread = Unread(training, progress)
-    row = unread.row_of(taken, 4.0)
+    state = TrainState(nothing, Tiny(), runtime, nothing, nothing, nothing, order, total_steps=18)
+    pending = PendingStep(2, StepValues(lambda: [4.0, float("inf")], 0.1), Counts(units=8, samples=8), 1.0, 0.0)
+    row = state.row_of(pending, 4.0)
     assert (row.step, row.skipped, row.loss) == (3, True, 0.5)
-    progress.record(row)
-    assert progress.skipped == 1
+    state.record(row)
+    assert state.skipped == 1
     # Where no loss scale is left to try, the gradient itself is not finite.
-    unread.skips = MOST_SKIPS_IN_FP16
+    state.skipped_in_a_row = MOST_SKIPS_IN_FP16
     with pytest.raises(UserError, match="gradient of step 3 is not finite"):
-        unread.row_of(taken, 4.0)
+        state.row_of(pending, 4.0)
 
 
 @pytest.mark.parametrize("every", [None, 5])

@@ -15,7 +15,7 @@ from trial import run_here
 
 SCRIPT = ROOT / "tests" / "helpers" / "recipe_layouts.py"
 MICRO = 3
-# Measured on one, two and four processes: 1.5e-14 at most (benchmarks/recipe_topology.py).
+# Measured on one, two and four processes: 1.5e-14 at most (benchmarks/numerics/recipe_topology.py).
 BOUND = 1e-12
 
 Layouts = dict[str, dict[str, Any]]

@@ -16,7 +16,7 @@ from launching import TINY, launch
 from resuming import Build, contents, numbers, run, undisturbed
 from tiny_recipe import Tiny, task
 
-from toolkit import rehearsal
+from toolkit.rehearsal import end_of_run as rehearsal
 from toolkit.task import Postprocessed, Task
 
 REHEARSED = ("--rehearse", "true")
@@ -210,10 +210,8 @@ def test_an_end_that_fails_late_is_done_again_alone(error: BaseException, tmp_pa
 
 
 def test_an_evaluation_that_could_not_be_written_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from toolkit import session
-
     with monkeypatch.context() as patched:
-        patched.setattr(session, "write_evaluation", failing(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+        patched.setattr("toolkit.run.write_evaluation", failing(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
         run(tmp_path / "run", *REHEARSED).told("make room or repair it, then start the same command again")
     run(tmp_path / "run").done()
     assert numbers(tmp_path / "run") == undisturbed()

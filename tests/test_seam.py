@@ -19,13 +19,12 @@ from trial import run_here
 from toolkit.config.schema import BatchConfig, EvaluateConfig, OptimConfig
 from toolkit.data.order import ShuffledOrder
 from toolkit.distributed.runtime import start_runtime
-from toolkit.evaluation import Evaluation, evaluate
+from toolkit.evaluation import Evaluation, evaluate_model
 from toolkit.loop import train
 from toolkit.metrics import accuracy
 from toolkit.optimizer import build_optimizer
 from toolkit.output.ledger import LedgerRow
 from toolkit.prepare import prepare
-from toolkit.progress import Progress
 from toolkit.randomness import seed_for
 from toolkit.schedules import learning_rate
 from toolkit.task import Batch, GlobalBatchLoss, Postprocessed, Task
@@ -42,11 +41,11 @@ def run(made: Task, config: Tiny) -> Ran:
     """Train a task in this process."""
     runtime = start_runtime(config)
     training = prepare(made, config, runtime)
-    progress = Progress(keep_rows=True)
-    last = train(training, progress)
+    training.output.rows = rows = []
+    last = train(training)
     weights = {name: tensor.clone() for name, tensor in training.model.state_dict().items()}
     runtime.accelerator.free_memory()
-    return Ran(weights, progress.rows, last)
+    return Ran(weights, rows, last)
 
 
 def embed(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
@@ -102,7 +101,7 @@ def test_the_joint_loss_of_an_evaluation_is_taken_in_blocks_of_the_global_batch(
     config = Tiny(batch=BatchConfig(size=8, eval=size))
     runtime = start_runtime(config)
     training = prepare(joint(config), config, runtime)
-    found = evaluate(training.task, config, runtime, training.model)
+    found = evaluate_model(training.task, config, runtime, training.model)
     source, expected = Sequences(config.data.held_out, 10_000), 0.0
     for start in range(0, len(source), 8):
         batch = collate(source.fetch(range(start, min(start + 8, len(source)))))

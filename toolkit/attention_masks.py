@@ -70,9 +70,9 @@ def without_looking(make: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def made(*args: Any, attention_mask: torch.Tensor | None = None, **options: Any) -> Any:
-        told = known.get()
-        if told is not None and attention_mask is not None and attention_mask.shape == told.shape:
-            if not told.padded or (told.on_the_right and options.get("allow_is_causal_skip")):
+        noted = known.get()
+        if noted is not None and attention_mask is not None and attention_mask.shape == noted.shape:
+            if not noted.padded or (noted.on_the_right and options.get("allow_is_causal_skip")):
                 attention_mask = None
             else:
                 options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}

@@ -3,10 +3,10 @@
 import logging
 import os
 
-# How often a waiting thread of OpenMP looks again before it sleeps. By default 300,000 times: long enough to keep a core
-# from another process that has work, and so from the very thread that is waited for. To sleep at once, which is
-# OMP_WAIT_POLICY=passive, is better still beside a busy process, and makes small models slower where the cores are free.
-# `benchmarks/waiting_threads.py` measures the three.
+# How often a waiting thread of OpenMP looks again before it sleeps. By default 300,000 times: long enough to keep a
+# core from another process that has work, and so from the very thread that is waited for. To sleep at once, which is
+# OMP_WAIT_POLICY=passive, is better still beside a busy process, and makes small models slower where the cores are
+# free. `benchmarks/performance/waiting_threads.py` measures the three.
 SPINS = "1000"
 
 

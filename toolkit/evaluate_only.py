@@ -10,12 +10,12 @@ from toolkit.config.schema import Config
 from toolkit.distributed.preflight import digests_of_data
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError, UserError
-from toolkit.evaluation import Evaluation, evaluate
+from toolkit.evaluation import Evaluation, evaluate_model
 from toolkit.evaluation_file import NAME, numbers, write_evaluation
 from toolkit.output.console import Console, Display
+from toolkit.output.result import Result, print_result
 from toolkit.output.run_folder import read_record, told_if_refused
 from toolkit.prepare import prepare_for_evaluation
-from toolkit.session import Result, tell
 from toolkit.task import Task
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
@@ -65,13 +65,13 @@ def evaluate_only(
             f"  warning: {chosen.data.eval} is the file that this model was trained on: the metrics promise too much"
         )
     with Display(console) as display:
-        evaluation = evaluate(task, chosen, runtime, model, last=True, display=display)
+        evaluation = evaluate_model(task, chosen, runtime, model, last=True, display=display)
     assert evaluation is not None  # nobody listens to requests to stop here
     if alone is not chosen:
         evaluation = replace(evaluation, baseline=baseline)
     runtime.on_main(lambda: write(output, evaluation, weights, data))
     result = Result(evaluation.metrics, evaluation.baseline, 0, output)
-    tell(result, console, places={"evaluation": NAME, "predictions": PREDICTIONS_ALONE})
+    print_result(result, console, places={"evaluation": NAME, "predictions": PREDICTIONS_ALONE})
     return result
 
 

@@ -21,7 +21,6 @@ from toolkit.grad_cache import embed
 from toolkit.models.parameters import reshard
 from toolkit.output.console import Display
 from toolkit.scoring import Collector, Scored, evenly, to_host
-from toolkit.synchronised_generation import SynchronisedGeneration
 from toolkit.task import GlobalBatchLoss, Source, Task
 
 # Predictions that wait in a process before they are gathered and given to the metrics: a bound on memory.
@@ -78,6 +77,31 @@ class LongestFirst:
         return self.ids[step * self.batch_size : (step + 1) * self.batch_size]
 
 
+class SynchronisedGeneration:
+    """Stands for the `generate` of a sharded model while one batch is evaluated: all processes take part in every
+    forward pass.
+
+    Each process may have other texts to write, of other lengths, or none. So before each call of `generate` the
+    processes agree that one of them has something to write, and whoever has nothing writes a token that nobody reads.
+    """
+
+    def __init__(self, runtime: Runtime, module: Any) -> None:
+        self.runtime = runtime
+        self.module = module
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Generate as the module does, together with all other processes, until the last of them is done."""
+        self.runtime.any_of(True)
+        return self.module.generate(*args, **kwargs, synced_gpus=True)
+
+    def keep_up(self, ids: Any) -> None:
+        """Take part in what the others still generate; `ids` are token ids of any text, shape (rows, tokens)."""
+        while self.runtime.any_of(False):
+            self.module.generate(
+                input_ids=ids[:1, :1], max_new_tokens=1, num_beams=1, do_sample=False, synced_gpus=True
+            )
+
+
 class OneForward:
     """Stands for the model while one batch is evaluated, so that `loss` and `predict` share a forward pass.
 
@@ -110,7 +134,7 @@ def is_same(one: Any, other: Any) -> bool:
     return one is other or (isinstance(one, str | int | bool) and one == other)
 
 
-def evaluate(
+def evaluate_model(
     task: Task,
     config: Config,
     runtime: Runtime,
@@ -119,7 +143,8 @@ def evaluate(
     most: int | None = None,
     display: Display | None = None,
 ) -> Evaluation | None:
-    """Return loss and metrics over all evaluation samples, in every process; None if the run was asked to stop meanwhile.
+    """Return loss and metrics over all evaluation samples, in every process; None if the run was asked to stop
+    meanwhile.
 
     Args:
         task: what is evaluated; it has evaluation samples.
@@ -127,7 +152,8 @@ def evaluate(
         runtime: where.
         model: the model as it was prepared.
         last: also score the task's trivial prediction, and show samples.
-        most: evaluate so many samples alone, to try it; None is returned where predictions or metrics of so few say nothing.
+        most: evaluate so many samples alone, to try it; None is returned where predictions or metrics of so few say
+            nothing.
         display: shows how far it is, in the main process.
 
     Raises:
@@ -151,7 +177,8 @@ def evaluate(
     shown_rounds = set((np.flatnonzero(np.isin(order.ids, list(wanted))) // size).tolist())
     if wanted and task.postprocess is not None:
         shown_rounds = set(range(order.steps_per_epoch))  # which samples its items are of, only `postprocess` knows
-    # Metrics live in the main process alone; made together, so that a missing package stops all processes and hangs none.
+    # Metrics live in the main process alone; made together, so that a missing package stops all processes and hangs
+    # none.
     collector = runtime.together(
         lambda: Collector(task, config.batch.size, last, shown, wanted) if runtime.is_main else None
     )
@@ -234,7 +261,8 @@ def share_buffers(model: torch.nn.Module, runtime: Runtime) -> None:
 def evaluate_batch(
     task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch, shown: bool = False
 ) -> tuple[float, Scored]:
-    """Return the summed loss of one batch (0 for a global-batch loss, which is taken later), and its predictions beside its references.
+    """Return the summed loss of one batch (0 for a global-batch loss, which is taken later), and its predictions beside
+    its references.
 
     With `shown`, samples of it are shown, and it is said how sure the model is.
     """

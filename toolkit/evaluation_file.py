@@ -64,6 +64,11 @@ def evaluation_of(folder: Path, weights: Mapping[str, Any]) -> Evaluation | None
     return Evaluation(numbers(content["metrics"]), numbers(content["baseline"]), [], content["details"])
 
 
+def weights_of_training(step: int, seal: str | None) -> dict[str, Any]:
+    """Return which weights a run has after a step, by the seal of its checkpoint, as evaluation.json names them."""
+    return {"of": "the training", "step": step, "checkpoint": seal}
+
+
 def numbers(values: Mapping[str, float | None]) -> dict[str, float]:
     """Return numbers by name as they were before JSON, which has no word for one that is not a number."""
     return {name: math.nan if value is None else value for name, value in values.items()}

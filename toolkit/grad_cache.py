@@ -1,8 +1,9 @@
 """Losses that couple the samples of a step, exact on any topology by gradient caching (Gao et al., arXiv 2101.06983).
 
-The representations of the whole global batch are gathered from all processes, every process takes the gradient of the one loss
-with respect to them, and each micro-batch then runs backward with its own part. Where a process runs several micro-batches it
-needs the representations of all of them first, which costs one more forward pass; with one micro-batch nothing is run twice.
+The representations of the whole global batch are gathered from all processes, every process takes the gradient of the
+one loss with respect to them, and each micro-batch then runs backward with its own part. Where a process runs several
+micro-batches it needs the representations of all of them first, which costs one more forward pass; with one micro-batch
+nothing is run twice.
 """
 
 import numpy as np
@@ -12,7 +13,7 @@ from toolkit.data.loader import LoadedMicroBatch
 from toolkit.losses import full_precision
 from toolkit.randomness import seed_for
 from toolkit.task import Batch, GlobalBatchLoss, Task
-from toolkit.train_state import Training
+from toolkit.train_state import TrainState
 
 
 def loss_of_batch(task: Task, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
@@ -36,20 +37,20 @@ class GlobalBatchStep:
     """The global-batch loss of one step, in the parts that the micro-batches of this process contribute."""
 
     def __init__(
-        self, training: Training, step: int, micro_batches: list[LoadedMicroBatch], global_loss: GlobalBatchLoss
+        self, state: TrainState, step: int, micro_batches: list[LoadedMicroBatch], global_loss: GlobalBatchLoss
     ) -> None:
-        self.training = training
+        self.state = state
         self.global_loss = global_loss
         self.micro_batches = micro_batches
-        self.value = torch.zeros((), device=training.runtime.device)
+        self.value = torch.zeros((), device=state.runtime.device)
         self.gradients: list[torch.Tensor] | None = None
         if len(micro_batches) > 1:
-            runtime, embeddings, extra = training.runtime, [], []
+            runtime, embeddings, extra = state.runtime, [], []
             for number, micro in enumerate(micro_batches):
                 # The same dropout as in the pass that follows.
-                runtime.seed(seed_for(training.config.seed, "dropout", step, runtime.data_parallel_rank, number))
+                runtime.seed(seed_for(state.config.seed, "dropout", step, runtime.data_parallel_rank, number))
                 with torch.no_grad():
-                    tensor, known = embed(global_loss, training.model, runtime.to_device(micro.batch))
+                    tensor, known = embed(global_loss, state.model, runtime.to_device(micro.batch))
                 embeddings.append(tensor)
                 extra.append(known)
             self.gradients = self.gradients_of(embeddings, extra)
@@ -59,7 +60,7 @@ class GlobalBatchStep:
 
         The first is no loss: its gradient with respect to the weights is this micro-batch's part of the loss's.
         """
-        embeddings, extra = embed(self.global_loss, self.training.model, batch)
+        embeddings, extra = embed(self.global_loss, self.state.model, batch)
         if self.gradients is None:
             self.gradients = self.gradients_of([embeddings.detach()], [extra])
         value, self.value = self.value, torch.zeros_like(self.value)
@@ -69,10 +70,10 @@ class GlobalBatchStep:
         """Return the gradient of the loss of the global batch with respect to each tensor here."""
         real = [not micro.plan.dummy for micro in self.micro_batches]
         mine = [number for micro in self.micro_batches if not micro.plan.dummy for number in micro.ids]
-        owners = self.training.runtime.counted(self.training.runtime.gather_all(mine))
+        owners = self.state.runtime.counted(self.state.runtime.gather_all(mine))
         ids = np.array([number for owner in owners for number in owner])
         # By sample id: a sum of floating-point numbers depends on its order, and the topology may not decide it.
-        order = self.training.runtime.put(torch.from_numpy(np.argsort(ids, kind="stable")))
+        order = self.state.runtime.put(torch.from_numpy(np.argsort(ids, kind="stable")))
         counts = [len(owner) for owner in owners]
         whole = self.gathered(embeddings, real, counts)[order].requires_grad_()
         known = None
@@ -83,11 +84,11 @@ class GlobalBatchStep:
             loss = self.global_loss.loss(whole, known)
         (gradient,) = torch.autograd.grad(loss, whole)
         # Every process computed the whole loss; one of them reports it.
-        if self.training.runtime.is_main:
+        if self.state.runtime.is_main:
             self.value = loss.detach()
         unsorted = torch.empty_like(gradient)
         unsorted[order] = gradient
-        start = sum(counts[: self.training.runtime.data_parallel_rank])
+        start = sum(counts[: self.state.runtime.data_parallel_rank])
         parts = []
         for tensor, counted in zip(embeddings, real, strict=True):
             if counted:
@@ -101,4 +102,4 @@ class GlobalBatchStep:
         """Return the rows of all processes, by process, without those of dummy micro-batches."""
         own = [tensor for tensor, counted in zip(tensors, real, strict=True) if counted]
         rows = torch.cat(own) if own else tensors[0][:0]
-        return self.training.runtime.gather_rows(rows, counts)
+        return self.state.runtime.gather_rows(rows, counts)

@@ -1,78 +1,65 @@
 """The loop: when each thing happens. Recipes say what is trained, Accelerate says where.
 
-A global batch is the same sum of losses however many processes and micro-batches it is spread over. `take_step` computes
-that sum and divides it once, by the number of units that all processes counted together.
+A global batch is the same sum of losses however many processes and micro-batches share it. `train_step`
+computes that sum and divides it once, by the number of units that all processes counted together.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
-from time import perf_counter
+from typing import NoReturn
 
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from torch.distributed.tensor import DTensor
 
-from toolkit.boundaries import conclude, evaluate_again, pause, stop_here
+from toolkit.checkpoint.load import content_of
+from toolkit.config.yaml import as_mapping
 from toolkit.data.loader import LoadedMicroBatch, started
-from toolkit.distributed.counts import count_micro_batches
-from toolkit.distributed.phase import BACKWARD_PASS, FORWARD_PASS, OPTIMIZER_STEP
-from toolkit.evaluation import Evaluation
+from toolkit.distributed.counts import Counts, count_micro_batches
+from toolkit.distributed.phase import BACKWARD_PASS, COPYING, FORWARD_PASS, OPTIMIZER_STEP
+from toolkit.errors import Preempted
+from toolkit.evaluation import Evaluation, evaluate_model
 from toolkit.grad_cache import GlobalBatchStep, loss_of_batch
-from toolkit.progress import Progress
 from toolkit.randomness import seed_for
-from toolkit.rows import StepTaken, StepValues, Unread
 from toolkit.schedules import learning_rate
+from toolkit.step_log import StepValues
 from toolkit.task import GlobalBatchLoss
-from toolkit.train_state import Training
+from toolkit.train_state import TrainState
 
 
-def train(training: Training, progress: Progress, known: Evaluation | None = None) -> Evaluation:
-    """Run all steps that are left and return the last evaluation, which is `known` where it was written down before.
+def train(state: TrainState, known: Evaluation | None = None) -> Evaluation:
+    """Run the optimizer steps that are left and return the last evaluation.
+
+    Args:
+        state: the run as it was prepared, or as a checkpoint left it.
+        known: the evaluation after the last step, where no step is left and it was written down before.
 
     Raises:
         Preempted: somebody asked the run to stop; its checkpoint is sealed.
     """
-    runtime = training.runtime
-    unread = Unread(training, progress)
-    evaluation = Evaluation({})
-    if training.standing.pending is not None:
-        # The run ended before this evaluation had.
-        evaluation = conclude(training, progress, training.first_step, known)
-    elif training.first_step == training.total_steps:
-        evaluation = known or evaluate_again(training, progress)
-    begun = perf_counter()
-
-    for step, micro_batches, waited in global_batches(training):
-        # The loss of a step reaches the host two steps later, and is summed over the processes together with the counts
-        # of the step that begins: by then it is there, and the device has had work meanwhile.
-        earlier = unread.arrived()
-        own_loss = earlier.own_loss() if earlier else 0.0
-        runtime.phase("agreeing with the others", step + 1)
-        counts = runtime.all_reduce_counts(
-            count_micro_batches(micro_batches, own_loss, runtime.stop.requested, progress.in_trouble)
-        )
-        if earlier:
-            progress.record(unread.row_of(earlier, counts.earlier_loss))
-        if counts.trouble:
-            runtime.on_main(progress.raise_trouble)
+    evaluation = evaluate_if_pending(state, known)
+    for step, micro_batches in global_batches(state):
+        counts = all_reduce_counts(state, step, micro_batches)  # the one small all-reduce of a step, on the host
         if counts.stop:
-            for row in unread.settle():
-                progress.record(row)
-            stop_here(training, progress, step)
+            stop(state, step)  # seals a checkpoint and raises Preempted in every process
 
-        values = take_step(training, step, micro_batches, counts.units)
+        values = train_step(state, step, micro_batches, counts.units)
+        # Read two steps later, so that no step waits for the device.
+        state.step_log.append(step, values, counts, state.output.stood_still())
 
-        unread.add(StepTaken(step, values, counts, perf_counter() - begun, waited, progress.stood_still()))
-        evaluation = pause(training, unread, progress, step + 1) or evaluation
-        begun = perf_counter()
+        # The checkpoint comes first: it is written while the model is evaluated, and says that this is still to come.
+        if state.is_checkpoint_due(step + 1):
+            save_checkpoint(state, step + 1)
+        if state.is_evaluation_due(step + 1):
+            evaluation = evaluate(state, step + 1)
     return evaluation
 
 
-def take_step(training: Training, step: int, micro_batches: list[LoadedMicroBatch], units: int) -> StepValues:
-    """Run one optimizer step, whose loss is averaged over `units` in all processes together."""
-    task, runtime, model, optimizer = training.task, training.runtime, training.model, training.optimizer
+def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatch], units: int) -> StepValues:
+    """Run one optimizer step, whose loss is averaged over `units` in all processes together; steps count from 0."""
+    task, runtime, model, optimizer = state.task, state.runtime, state.model, state.optimizer
     accelerator, phase, count = runtime.accelerator, runtime.phase, len(micro_batches)
-    rate = learning_rate(training.config.optim, step, training.total_steps)
+    rate = learning_rate(state.config.optim, step, state.total_steps)
     for group in optimizer.param_groups:
         group["lr"] = rate
     # backward() divides by the number of micro-batches, and DDP by the number of processes: both are undone here, and
@@ -81,18 +68,18 @@ def take_step(training: Training, step: int, micro_batches: list[LoadedMicroBatc
     summed_loss = torch.zeros((), device=runtime.device)
     norm = torch.zeros((), device=runtime.device)
 
-    global_loss = (
-        GlobalBatchStep(training, step, micro_batches, task.loss) if isinstance(task.loss, GlobalBatchLoss) else None
+    global_step = (
+        GlobalBatchStep(state, step, micro_batches, task.loss) if isinstance(task.loss, GlobalBatchLoss) else None
     )
 
     runtime.accumulate_over(count)
     for number, micro in enumerate(micro_batches):
-        runtime.seed(seed_for(training.config.seed, "dropout", step, runtime.data_parallel_rank, number))
+        runtime.seed(seed_for(state.config.seed, "dropout", step, runtime.data_parallel_rank, number))
         with accelerator.accumulate(model):
             phase(FORWARD_PASS, step + 1, batch=micro)
             batch = runtime.to_device(micro.batch)
-            if global_loss is not None:
-                loss, value = global_loss.part(number, batch)
+            if global_step is not None:
+                loss, value = global_step.part(number, batch)
             else:
                 loss = loss_of_batch(task, model, batch)
                 if micro.plan.dummy:
@@ -104,7 +91,7 @@ def take_step(training: Training, step: int, micro_batches: list[LoadedMicroBatc
             # Without any unit there is nothing to learn from: neither momentum nor weight decay may act.
             if accelerator.sync_gradients and units:
                 phase(OPTIMIZER_STEP, step + 1)
-                norm = whole(accelerator.clip_grad_norm_(model.parameters(), training.config.optim.clip or inf))
+                norm = whole(accelerator.clip_grad_norm_(model.parameters(), state.config.optim.clip or inf))
                 skip_unless_finite(optimizer, norm)
                 optimizer.step()
             # Accelerate lets this pass until gradients are synchronised.
@@ -125,20 +112,152 @@ def skip_unless_finite(optimizer: AcceleratedOptimizer, norm: torch.Tensor) -> N
     optimizer.optimizer.found_inf = (~torch.isfinite(norm)).float()
 
 
-def global_batches(training: Training) -> Iterator[tuple[int, list[LoadedMicroBatch], float]]:
-    """Yield (step, this process's micro-batches, seconds waited for them).
+def global_batches(state: TrainState) -> Iterator[tuple[int, list[LoadedMicroBatch]]]:
+    """Yield each step that is left, counted from 0, with this process's micro-batches.
 
     They wait in host memory until all are there: the units of the whole step have to be counted before its first
     backward pass.
     """
-    phase = training.runtime.phase
-    phase("waiting for data", training.first_step + 1)
-    asked = perf_counter()
+    log, phase = state.step_log, state.runtime.phase
+    phase("waiting for data", state.first_step + 1)
+    log.begin_step()
     micro_batches: list[LoadedMicroBatch] = []
-    for micro in started(training.loader):
+    for micro in started(state.loader):
         micro_batches.append(micro)
         if len(micro_batches) == micro.plan.accumulation:
-            yield micro.plan.step, micro_batches, perf_counter() - asked
+            log.data_has_come()
+            yield micro.plan.step, micro_batches
             micro_batches = []
             phase("waiting for data", micro.plan.step + 2)
-            asked = perf_counter()
+            log.begin_step()
+
+
+def all_reduce_counts(state: TrainState, step: int, micro_batches: list[LoadedMicroBatch]) -> Counts:
+    """Return what all processes together count of a step: its units and samples, and who was asked to stop.
+
+    The loss of the step before the last one is summed along, and its row recorded: its value has reached the host by
+    now, and the device has work meanwhile.
+
+    Raises:
+        UserError: ledger or checkpoints can't be written.
+    """
+    runtime, output = state.runtime, state.output
+    earlier = state.step_log.arrived()
+    own_loss = earlier.own_loss() if earlier else 0.0
+    runtime.phase("agreeing with the others", step + 1)
+    mine = count_micro_batches(micro_batches, own_loss, runtime.stop.requested, output.has_failed)
+    counts = runtime.all_reduce_counts(mine)
+    if earlier:
+        state.record(state.row_of(earlier, counts.earlier_loss))
+    if counts.trouble:
+        runtime.on_main(output.raise_failure)
+    return counts
+
+
+def record_pending(state: TrainState, step: int) -> None:
+    """Record the rows of all steps up to this one now, each with an all-reduce of its own.
+
+    If an evaluation follows, the last row waits for its metrics.
+    """
+    pending = state.step_log.pending
+    while pending:
+        oldest = pending.popleft()
+        counts = state.runtime.all_reduce_counts(Counts(earlier_loss=oldest.own_loss()))
+        row = state.row_of(oldest, counts.earlier_loss)
+        if row.step == step and state.is_evaluation_due(step):
+            state.pending_row = row
+        else:
+            state.record(row)
+
+
+def evaluate_if_pending(state: TrainState, known: Evaluation | None) -> Evaluation:
+    """Make up for an evaluation that an earlier start has missed, or that only the result still needs."""
+    nothing_left = state.first_step == state.total_steps
+    if state.pending_row is not None or (nothing_left and state.task.data.evaluate is not None):
+        return evaluate(state, state.first_step, known)
+    return known or Evaluation({})
+
+
+def evaluate(state: TrainState, step: int, known: Evaluation | None = None) -> Evaluation:
+    """Evaluate after so many steps, unless the evaluation is `known`, and record the row that waits for its metrics.
+
+    The checkpoint of the best evaluation is saved, and never deleted.
+
+    Raises:
+        Preempted: somebody asked the run to stop meanwhile; the evaluation is made up for when it goes on.
+    """
+    record_pending(state, step)
+    last, display = step == state.total_steps, state.output.display
+    evaluation = known or evaluate_model(state.task, state.config, state.runtime, state.model, last, display=display)
+    if evaluation is None:
+        stop(state, step)
+    row, state.pending_row = state.pending_row, None
+    if row is not None:
+        state.record(row, evaluation.metrics)
+        if state.note_if_best(evaluation.metrics, step):
+            write_checkpoint(state, step)
+    return evaluation
+
+
+def save_checkpoint(state: TrainState, step: int) -> None:
+    """Begin a checkpoint after so many steps; it is written while training goes on."""
+    record_pending(state, step)
+    write_checkpoint(state, step)
+
+
+def write_checkpoint(state: TrainState, step: int) -> None:
+    """Copy the state and have it written: in the main process, or in all of them where each holds a part."""
+    runtime, writer = state.runtime, state.output.writer
+    # A slow disk is no hang.
+    runtime.phase("waiting until the checkpoint before is written", step, patient=True)
+    if writer is not None:
+        writer.wait()
+    runtime.phase(COPYING, step)
+    # Rows that could not be written would be missing from its ledger.
+    wanted = writer is not None and writer.begun != step and not state.output.has_failed
+    sharded = runtime if writer is not None and writer.is_shared else None
+    if sharded is not None:
+        # Whether writing still works the main process alone knows.
+        wanted = runtime.on_main(lambda: wanted)
+    if writer is None or not wanted:
+        return
+    module = runtime.accelerator.unwrap_model(state.model)
+    saved = {**state.as_json(), "config": as_mapping(state.config)}
+    epoch = step / state.steps_per_epoch
+    writer.save(step, lambda: content_of(module, state.optimizer.optimizer, step, epoch, saved, sharded))
+
+
+def stop(state: TrainState, step: int) -> NoReturn:
+    """Seal a checkpoint after so many steps and end the run in all processes.
+
+    Raises:
+        Preempted: always, unless the checkpoint can't be written.
+    """
+    runtime, output = state.runtime, state.output
+    record_pending(state, step)
+    runtime.phase("sealing the last checkpoint", step, patient=True)
+    # The reason is that of the first process that was asked; the grace period runs in all of them from here at the
+    # latest.
+    reasons = runtime.gather(runtime.stop.reason)
+    runtime.stop.note("another process was asked to stop")
+
+    shared = output.writer is not None and output.writer.is_shared
+    if shared:
+        write_checkpoint(state, step)
+        runtime.phase("sealing the last checkpoint", step, patient=True)
+
+    def seal() -> str:
+        if not shared:
+            write_checkpoint(state, step)
+        output.wait()
+        return stop_reason(reasons)
+
+    raise Preempted(step, runtime.on_main(seal))
+
+
+def stop_reason(reasons: Sequence[str | None]) -> str:
+    """Return why a run stops, of what each process was asked: a signal to some of them comes to the first of these."""
+    asked = [(rank, reason) for rank, reason in enumerate(reasons) if reason is not None]
+    rank, reason = asked[0]
+    # The file stands in the run folder, for all of them, whoever saw it first.
+    return f"{reason} to process {rank}" if reason.startswith("SIG") and len(asked) < len(reasons) else reason

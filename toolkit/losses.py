@@ -1,7 +1,7 @@
-"""Helpers for losses that are sums over units."""
+"""Losses that are sums over units, and how sure a model is of a single sample (see `Task.scores`)."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ from toolkit.attention_masks import UNPADDED, padding_known
 
 NOT_COUNTED = -100
 """The label of a token that carries no loss: torch's own default, which Transformers follows."""
+MOST_NAMED = 10
+"""Of more labels than this the likeliest are named."""
 
 
 def full_precision(values: torch.Tensor) -> torch.Tensor:
@@ -71,3 +73,33 @@ def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
 def counted(labels: torch.Tensor) -> int:
     """Return how many labels are not `NOT_COUNTED`: the units of a loss over tokens."""
     return int((labels != NOT_COUNTED).sum())
+
+
+def class_probabilities(names: Sequence[str], logits: torch.Tensor, several: bool = False) -> list[dict[str, float]]:
+    """Return for each sample the probability of each label, the likeliest first; of many labels the likeliest ten.
+
+    Args:
+        names: the name of each label id.
+        logits: (samples, labels).
+        several: a sample may have several labels, each of its own probability; otherwise they add up to 1.
+    """
+    logits = full_precision(logits)
+    likely, ids = (logits.sigmoid() if several else logits.softmax(-1)).topk(min(MOST_NAMED, logits.shape[-1]), dim=-1)
+    return [
+        {names[label]: probability for label, probability in zip(labels, probabilities, strict=True)}
+        for labels, probabilities in zip(ids.tolist(), likely.tolist(), strict=True)
+    ]
+
+
+def reference_losses(logits: torch.Tensor, labels: torch.Tensor) -> list[dict[str, float]]:
+    """Return for each sample the mean loss of its reference, in nats per token.
+
+    Args:
+        logits: (samples, tokens, vocabulary).
+        labels: (samples, tokens), `NOT_COUNTED` where a token carries no loss.
+    """
+    losses = F.cross_entropy(
+        full_precision(logits).flatten(0, 1), labels.flatten(), ignore_index=NOT_COUNTED, reduction="none"
+    )
+    counts = (labels != NOT_COUNTED).sum(1).clamp(min=1)
+    return [{"loss": loss} for loss in (losses.view_as(labels).sum(1) / counts).tolist()]

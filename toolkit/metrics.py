@@ -29,7 +29,7 @@ def macro_f1(predictions: Any, references: Any) -> Scores:
 
 
 def two_classes(predictions: Any, references: Any) -> Scores:
-    """Return F1 of the second of two classes, and Matthews' correlation, as GLUE takes them of paraphrases and grammar."""
+    """Return F1 of the second of two classes and Matthews' correlation, as GLUE does."""
     from sklearn.metrics import f1_score, matthews_corrcoef
 
     return {
@@ -49,7 +49,8 @@ def positive_class(labels: Sequence[str]) -> dict[str, str]:
 
 
 def multilabel_f1(predictions: Any, references: Any) -> Scores:
-    """Return F1 over all (sample, label) pairs, F1 averaged over labels, and the share of samples with every label right.
+    """Return F1 over all (sample, label) pairs, F1 averaged over labels, and the share of samples with every label
+    right.
 
     Both sides are 0 or 1 in the shape (samples, labels).
     """

@@ -11,7 +11,7 @@ from toolkit.distributed.shards import local_of
 
 
 class ShardedSGD(torch.optim.SGD):
-    """SGD whose fused kernel works on what of each weight lies in this process: torch's own refuses tensors that are spread."""
+    """SGD whose fused kernel works on this process's shard of each weight; torch's own refuses sharded tensors."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:

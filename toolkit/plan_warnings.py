@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from toolkit.config.learning_rates import trained, unusual_rate
 from toolkit.distributed.runtime import usable_cores
 from toolkit.schedules import warmup_steps
-from toolkit.train_state import Training
+from toolkit.train_state import TrainState
 
 LOWER_IS_BETTER = {
     "loss",
@@ -29,31 +29,31 @@ HIGHER_IS_BETTER = re.compile(
 """The names of metrics whose direction is known. Of others, a task's own or a reward, nothing is said."""
 
 
-def warnings_of(training: Training) -> list[str]:
+def warnings_of(state: TrainState) -> list[str]:
     """Return what looks like a mistake before the first step, a sentence each."""
-    config, samples = training.config, len(training.task.data.train)
-    warmup, found = warmup_steps(config.optim, training.total_steps), []
+    config, samples = state.config, len(state.task.data.train)
+    warmup, found = warmup_steps(config.optim, state.total_steps), []
     if config.batch.size > samples:
         found.append(
             f"the global batch ({config.batch.size:,} samples, batch.size) is larger than the training data ({samples:,}), so that each "
             "step sees all of it; give a smaller one for more steps"
         )
-    if warmup >= training.total_steps > 1:
+    if warmup >= state.total_steps > 1:
         found.append(
-            f"the warm-up takes {warmup:,} steps (optim.warmup) and the run {training.total_steps:,}, so that the learning rate never "
+            f"the warm-up takes {warmup:,} steps (optim.warmup) and the run {state.total_steps:,}, so that the learning rate never "
             f"reaches {config.optim.rate:g}; give a shorter warm-up, or more epochs"
         )
     if unusual := unusual_rate(config.optim.rate, trained(config), config.optim.name):
         found.append(unusual)
     cores, local = usable_cores(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if training.task.data.workers * local > cores:
+    if state.task.data.workers * local > cores:
         found.append(
-            f"data.workers is {training.task.data.workers}, and {local} process(es) with so many each share {cores} usable "
+            f"data.workers is {state.task.data.workers}, and {local} process(es) with so many each share {cores} usable "
             f"core(s) of this machine, so that they wait for each other; give {cores // local}"
         )
-    if training.runtime.device.type == "cpu" and local * training.runtime.threads > cores:
+    if state.runtime.device.type == "cpu" and local * state.runtime.threads > cores:
         found.append(
-            f"{local} process(es) with {training.runtime.threads} thread(s) each share {cores} usable core(s) of this machine and will wait "
+            f"{local} process(es) with {state.runtime.threads} thread(s) each share {cores} usable core(s) of this machine and will wait "
             f"for each other; start at most {cores}, with one thread each"
         )
     return found

@@ -1,48 +1,41 @@
 """From a task to something that can be trained: model, optimizer and loader, prepared by Accelerate."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 
-from toolkit.checkpoint.load import digest_of_frozen, weights_of
+from toolkit.checkpoint.load import digest_of_frozen
 from toolkit.checkpoint.sharded import whole_weights
-from toolkit.checkpoint.staging import in_bytes
-from toolkit.config.learning_rates import about_rate, with_learning_rate
+from toolkit.config.learning_rates import with_learning_rate
 from toolkit.config.schema import Config
 from toolkit.data.loader import MicroBatches, MicroBatchSampler, build_loader
 from toolkit.data.order import ShuffledOrder
 from toolkit.data.split import accumulation
-from toolkit.distributed.fsdp import check_units, checkpoint_activations, shard, units
+from toolkit.distributed.fsdp import check_units, checkpoint_activations, shard
 from toolkit.distributed.model_from_main import build_on_main, shard_from_main
 from toolkit.distributed.phase import PREPARING
 from toolkit.distributed.preflight import compare_data, compare_models, digests_of_data
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.tensor_parallel import split_layers
 from toolkit.errors import UserError
-from toolkit.first_batch import active_dropout, batch_norms, named, parameters_to_freeze, parts_of
-from toolkit.loss_rule import check_loss_rule
-from toolkit.models.parameters import freeze, parameter_names
+from toolkit.models.parameters import freeze
 from toolkit.optimizer import begin_averages, build_optimizer
-from toolkit.output.console import amount
 from toolkit.output.run_folder import RunFolder
 from toolkit.randomness import seed_for
-from toolkit.rehearsal import Unknown, results_for_export, try_export
-from toolkit.schedules import total_steps, warmup_steps
+from toolkit.rehearsal.end_of_run import Unknown, results_for_export, try_export
+from toolkit.rehearsal.first_batch import parameters_to_freeze
+from toolkit.rehearsal.loss_rule import check_loss_rule
+from toolkit.schedules import total_steps
 from toolkit.task import GlobalBatchLoss, Task
-from toolkit.train_state import Training
+from toolkit.train_state import TrainState
 
-# On CPU one more pass through a model costs about as much as so many elements of padding; a GPU is kept waiting by small
-# micro-batches, and is given them only where memory demands it.
+# On CPU one more pass through a model costs about as much as so many elements of padding; a GPU is kept waiting by
+# small micro-batches, and is given them only where memory demands it.
 CALL_COST_ON_CPU = 64
-# Running averages of the size of the weights that an optimizer keeps.
-AVERAGES = {"adamw": 2, "sgd": 1}
-TORCHRUN_GRACE = 30.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +58,7 @@ def prepare(
     first_step: int = 0,
     unused: Sequence[str] = (),
     folder: RunFolder | None = None,
-) -> Training:
+) -> TrainState:
     """Build the model and everything around it, and try one micro-batch without changing anything.
 
     Weights and optimizer are those of the beginning.
@@ -125,7 +118,7 @@ def prepare(
             warnings.append(warning)
         runtime.phase(PREPARING, patient=True)
     digests = runtime.on_main(lambda: digests)
-    return Training(
+    return TrainState(
         task,
         config,
         runtime,
@@ -140,6 +133,7 @@ def prepare(
         unused=unused,
         saved_bytes=built.saved_bytes,
         warnings=warnings,
+        step=first_step,
     )
 
 
@@ -151,10 +145,10 @@ def build_and_prepare(
     unused: Sequence[str],
     folder: RunFolder | None = None,
 ) -> Prepared:
-    """Build the model, spread it, and have Accelerate prepare it; with a `folder` its export is tried there before."""
+    """Build the model, shard it, and have Accelerate prepare it; with a `folder` its export is tried there before."""
     model = runtime.together(lambda: build_model(task, config, runtime, unused))
     compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
-    # Before the weights are spread: here the main process holds all of them.
+    # Before the weights are sharded: here the main process holds all of them.
     saved_bytes = 0
     if folder is not None and task.export is not None:
         export, results = task.export, results_for_export(task, config, Unknown(loss=0.0), Unknown(), 0)
@@ -169,10 +163,11 @@ def build_and_prepare(
 
 
 def shard_model(model: torch.nn.Module, runtime: Runtime) -> None:
-    """Do to a model what has to be done before Accelerate prepares it: split its layers and shard it, if that is asked for.
+    """Do to a model what has to be done before Accelerate prepares it: split its layers and shard it, if that is asked
+    for.
 
     Raises:
-        UserError: the model can't be spread in the way that the launch configuration asks for.
+        UserError: the model can't be sharded in the way that the launch configuration asks for.
     """
     strategy = runtime.strategy
     if strategy.checkpoint_activations:
@@ -192,11 +187,11 @@ def shard_model(model: torch.nn.Module, runtime: Runtime) -> None:
 def prepare_together(
     model: torch.nn.Module, config: Config, loader: Any, runtime: Runtime
 ) -> tuple[torch.nn.Module, AcceleratedOptimizer, Any]:
-    """Return model, optimizer and loader as Accelerate prepares them; the optimizer is over the weights as they are spread."""
+    """Return model, optimizer (over the shards of the weights) and loader as Accelerate prepares them."""
     accelerator = runtime.accelerator
     if runtime.strategy.sharded:
-        # Accelerate takes a sharded model only beside an optimizer, whose parameters it would look up by their addresses in
-        # memory: empty shards all have the same. It gets an empty one, which is thrown away.
+        # Accelerate takes a sharded model only beside an optimizer, whose parameters it would look up by their
+        # addresses in memory: empty shards all have the same. It gets an empty one, which is thrown away.
         placeholder = torch.optim.SGD([{"params": []}], lr=0.0)
         model, placeholder, loader = accelerator.prepare(model, placeholder, loader)
         accelerator._optimizers.remove(placeholder)
@@ -213,7 +208,7 @@ def prepare_for_evaluation(task: Task, config: Config, runtime: Runtime) -> torc
     """Build the model, prepared for evaluation alone.
 
     Raises:
-        UserError: it can't be built, or not be spread as the launch configuration asks for.
+        UserError: it can't be built, or not be sharded as the launch configuration asks for.
     """
     model = runtime.together(lambda: build_model(task, config, runtime))
     compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
@@ -224,20 +219,20 @@ def prepare_for_evaluation(task: Task, config: Config, runtime: Runtime) -> torc
     return prepared
 
 
-def whole_model(training: Training) -> torch.nn.Module | None:
-    """Return the trained model whole, for export: in the main process; None in the others where the model is spread.
+def whole_model(state: TrainState) -> torch.nn.Module | None:
+    """Return the trained model whole, for export: in the main process; None in the others where it is sharded.
 
-    All processes call it together. A spread model is built once more in the main process, as if nothing were to be spread,
-    and given the trained weights.
+    All processes call it together. A spread model is built once more in the main process, as if nothing were to be
+    spread, and given the trained weights.
     """
-    runtime, task = training.runtime, training.task
+    runtime, task = state.runtime, state.task
     if not runtime.strategy.is_sharded:
-        module: torch.nn.Module = runtime.accelerator.unwrap_model(training.model)
+        module: torch.nn.Module = runtime.accelerator.unwrap_model(state.model)
         return module
-    trained = whole_weights(training.model, runtime)
+    trained = whole_weights(state.model, runtime)
     if not runtime.is_main:
         return None
-    model = build_model(task, training.config, runtime, training.unused)
+    model = build_model(task, state.config, runtime, state.unused)
     places = model.state_dict(keep_vars=True)
     filled = {id(places[name]) for name in trained}
     missing = [name for name, place in places.items() if id(place) not in filled]
@@ -258,7 +253,8 @@ def build_model(task: Task, config: Config, runtime: Runtime, unused: Sequence[s
     if runtime.precision != "no" and dtypes - {torch.float32}:
         raise UserError(
             f"the launch configuration asks for mixed precision {runtime.precision}, and the weights are "
-            f"{', '.join(sorted(str(d).removeprefix('torch.') for d in dtypes))}; mixed precision needs float32 weights: "
+            f"{', '.join(sorted(str(d).removeprefix('torch.') for d in dtypes))}; mixed precision needs float32 "
+            "weights: "
             "set model.dtype to float32, or mixed_precision to no in the launch file"
         )
     return model
@@ -277,115 +273,18 @@ def check_fit(task: Task, config: Config, runtime: Runtime) -> None:
     if processes > size:
         apart = "" if runtime.strategy.tensor == 1 else f" in {processes} groups that see different samples"
         problems.append(
-            f"{runtime.size} processes were started{apart}, but the global batch has only {size} sample(s) (batch.size); "
+            f"{runtime.size} processes were started{apart}, but the global batch has only {size} sample(s) "
+            "(batch.size); "
             "start at most that many processes or enlarge the batch"
         )
     derived = accumulation(size, processes, config.batch.micro)
     asked = runtime.launch.accumulation
     if asked not in (None, derived):
         problems.append(
-            f"the launch configuration sets gradient_accumulation_steps to {asked}, but a global batch of {size} over {processes} "
-            f"process(es) with batch.micro {config.batch.micro or 'not set'} takes {derived}; remove it there, the toolkit derives it"
+            f"the launch configuration sets gradient_accumulation_steps to {asked}, but a global batch of {size} over "
+            f"{processes} "
+            f"process(es) with batch.micro {config.batch.micro or 'not set'} takes {derived}; remove it there, the "
+            "toolkit derives it"
         )
     if problems:
         raise UserError(*problems)
-
-
-def plan(training: Training) -> dict[str, str]:
-    """Return what is going to happen, line by line, before any of it does."""
-    task, config, runtime = training.task, training.config, training.runtime
-    size, processes = config.batch.size, runtime.data_parallel_size
-    fewest = accumulation(size, processes, config.batch.micro)
-    by_length = config.batch.balance and task.data.train.lengths(np.zeros(1, dtype=np.int64)) is not None
-    parameters = list(training.model.parameters())
-    trainable = sum(p.numel() for p in parameters if p.requires_grad)
-    optim = config.optim
-    held_out = (
-        f", {len(task.data.evaluate):,} for evaluation" if task.data.evaluate is not None else ", none for evaluation"
-    )
-    summary = {**task.summary, **task.data.summary}
-    summary["samples"] = f"{len(task.data.train):,} for training{held_out}"
-    group = "process(es)" if runtime.strategy.tensor == 1 else f"group(s) of {runtime.strategy.tensor} processes"
-    summary["global batch"] = (
-        f"{size} = {processes} {group} x {fewest} micro-batch(es) of about {amount(size / processes / fewest)}"
-    )
-    if by_length:
-        finer = ", and into more where that saves padding" if runtime.device.type == "cpu" else ""
-        summary["global batch"] += f", cut by length{finer}"
-    epochs = amount(training.total_steps / training.steps_per_epoch)
-    summary["steps"] = (
-        f"{training.total_steps:,} ({epochs} epochs of {training.steps_per_epoch:,}), "
-        f"evaluation every {config.evaluate.every or training.steps_per_epoch:,}"
-        + (f", {config.batch.evaluated:,} samples at once in each process" if task.data.evaluate is not None else "")
-    )
-    if training.first_step:
-        summary["steps"] += (
-            f"; {training.first_step:,} are done, {training.total_steps - training.first_step:,} are left"
-        )
-    summary["checkpoints"] = checkpoint_facts(training)
-    summary["optimizer"] = (
-        f"{optim.name}, {about_rate(config)}, {warmup_steps(optim, training.total_steps):,} warm-up steps, "
-        f"then {optim.schedule}; "
-        f"weight decay {optim.weight_decay:g}, clip {optim.clip if optim.clip is not None else 'off'}"
-    )
-    dtypes = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters}))
-    summary["parameters"] = f"{sum(p.numel() for p in parameters):,} ({trainable:,} trainable), {dtypes}"
-    if training.unused:
-        module = runtime.accelerator.unwrap_model(training.model)
-        size = sum(p.numel() for p, name in parameter_names(module).items() if name in training.unused)
-        parts = named(parts_of(module, training.unused))
-        summary["frozen"] = (
-            f"{len(training.unused)} tensor(s) of {size:,} parameters that this task leaves unused: {parts}"
-        )
-    summary["device"] = f"{runtime.device.type}, mixed precision {runtime.precision}" + (
-        f", {runtime.threads} thread(s) per process"
-        if runtime.device.type == "cpu" or runtime.strategy.offloaded or config.threads is not None
-        else ""
-    )
-    if task.data.workers:
-        summary["workers"] = f"{task.data.workers} per process fetch and collate"
-    if runtime.size > 1 or runtime.strategy.is_sharded:
-        summary["strategy"] = runtime.strategy.description
-    if runtime.strategy.sharded:
-        summary["strategy"] += f", in {units(training.model)} unit(s) that are gathered one after another"
-    summary["launch file"] = runtime.launch.description
-    for part in training.model.modules():
-        summary |= getattr(part, "plan_remarks", {})
-    dropout = active_dropout(training.model)
-    if dropout:
-        summary["note"] = f"dropout {dropout:g}: numbers repeat on the same topology only"
-    norms = batch_norms(training.model)
-    if norms:
-        summary["batch norm"] = (
-            f"{len(norms)} layer(s) in training mode ({norms[0]}, ...): their statistics depend on how the batch is cut, "
-            "so numbers differ between topologies"
-        )
-    return summary
-
-
-def checkpoint_facts(training: Training) -> str:
-    """Say how often a checkpoint is written, what it costs, and what stops the run."""
-    config = training.config.checkpoint
-    size = state_bytes(training)
-    every = config.every or training.steps_per_epoch
-    runtime = training.runtime
-    parts = runtime.strategy.shard * runtime.strategy.tensor
-    if parts == 1:
-        copies = f"their copy in the memory of the main process takes {in_bytes(size)} more"
-    else:
-        copies = f"{parts} processes write a part each, whose copy in memory takes about {in_bytes(size // parts)} more"
-    kept = f"the newest {max(1, config.keep)} and the one with the {config.best} are kept"
-    if config.keep == 0:
-        kept += " until the run is finished, and then none"
-    said = f"every {every:,} steps, {in_bytes(size)} each; {kept}; {copies}"
-    # torchrun, which `accelerate launch` uses for several processes, kills 30 s after it has sent SIGTERM.
-    if config.grace is not None and config.grace > TORCHRUN_GRACE and "TORCHELASTIC_RUN_ID" in os.environ:
-        said += f". Warning: checkpoint.grace is {config.grace:g} s, but this launcher kills {TORCHRUN_GRACE:g} s after its SIGTERM"
-    return said
-
-
-def state_bytes(training: Training) -> int:
-    """Return the size of weights and optimizer state together: what a checkpoint and its copy in memory take."""
-    tensors = weights_of(training.runtime.accelerator.unwrap_model(training.model)).values()
-    trained = sum(t.numel() * t.element_size() for t in tensors if t.requires_grad)
-    return sum(t.numel() * t.element_size() for t in tensors) + AVERAGES[training.config.optim.name] * trained

@@ -1,194 +1,332 @@
-"""A recipe as a command: from its arguments to the exit code of its process."""
+"""A run from its settings to its result, together with all other processes of it; `toolkit/command.py` is around it."""
 
-import io
-import os
-import sys
 import time
-import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
+from safetensors import SafetensorError
+
+from toolkit.checkpoint.exchange import Exchange
+from toolkit.checkpoint.format import retire
+from toolkit.checkpoint.load import load_checkpoint
+from toolkit.checkpoint.resume import Start, check_data, choose_start
+from toolkit.checkpoint.sharded import check_folder_is_shared, shard_map_of
+from toolkit.checkpoint.writer import PartWriter, Saver, newest_name
+from toolkit.claim import claim, nothing_to_do, rate_begun_with
+from toolkit.config.learning_rates import with_learning_rate
 from toolkit.config.schema import Config
-from toolkit.errors import DEFECT, DONE, STOPPED, USER_CAN_FIX, LoneUserError, Preempted, SharedUserError, UserError
-from toolkit.output import pipes
-
-if TYPE_CHECKING:
-    from toolkit.task import Task
+from toolkit.distributed.launch import launched
+from toolkit.distributed.memory import OutOfMemoryError, lack_of, lacks_memory, told
+from toolkit.distributed.phase import PREPARING, WRITING
+from toolkit.distributed.runtime import Runtime, start_runtime
+from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
+from toolkit.evaluate_only import evaluate_only
+from toolkit.evaluation import Evaluation
+from toolkit.evaluation_file import evaluation_of, weights_of_training, write_evaluation
+from toolkit.loop import train
+from toolkit.models.parameters import weights_of
+from toolkit.output.console import Console, Display, clock
+from toolkit.output.ledger import Ledger
+from toolkit.output.provenance import changes, provenance
+from toolkit.output.result import Result, print_result
+from toolkit.output.run_folder import RunFolder, now, told_if_refused
+from toolkit.plan import plan
+from toolkit.plan_warnings import warnings_of, worse_than
+from toolkit.prepare import prepare, whole_model
+from toolkit.record import RunRecord
+from toolkit.rehearsal.end_of_run import in_words, look_ahead, results_for_export, try_evaluation
+from toolkit.schedules import total_steps
+from toolkit.signals import end_undisturbed
+from toolkit.task import Task
+from toolkit.train_state import Output, TrainState
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
-# A launcher ends all processes as soon as one has failed: the others give the main one this long to speak first.
-SECONDS_TO_SPEAK = 10.0
 
-
-def fine_tune(
-    config_class: type[AnyConfig], task: "Callable[[AnyConfig], Task]", arguments: Sequence[str] | None = None
-) -> NoReturn:
-    """Run a recipe: parse the command line, train, evaluate, write the run folder, and exit.
+def run(
+    config: AnyConfig, build_task: Callable[[AnyConfig], Task], recipe: str, runtime: Runtime | None = None
+) -> Result:
+    """Carry out a run, from where its folder says it stands.
 
     Args:
-        config_class: the recipe's configuration; the docstring of its module is shown by `--help`.
-        task: makes the task from the configuration.
-        arguments: the command line, that of the process by default.
-
-    Exit codes: 0 done, 2 something that the user can fix (one message, no traceback), 75 stopped on request with a sealed
-    checkpoint (the same command goes on), 1 a defect.
-    """
-    module = sys.modules[config_class.__module__]
-    recipe = Path(getattr(module, "__file__", None) or config_class.__name__.lower()).stem
-    config: AnyConfig | None = None
-    pipes.prepare()
-    try:
-        config = settings_of(config_class, module.__doc__ or "", arguments, recipe)
-        code = stays_stopped(config)
-        if code is not None:
-            sys.exit(code)
-        end_with_launcher()
-        # torch and Accelerate are imported from here on: `--help` and a mistyped flag have been answered.
-        from toolkit.training_run import carry_out
-
-        carry_out(config, task, recipe)
-        code = DONE
-    except UserError as error:
-        report(recipe, config, error)
-        code = USER_CAN_FIX
-    except Preempted as stop:
-        if is_main_process():
-            from toolkit.distributed.last_word import say_last
-
-            say_last(
-                f"\n{recipe}: stopped on request ({stop.reason}) after step {stop.step:,}, which has a sealed checkpoint; "
-                f"{next_command(config)} from there",
-                sys.stdout,
-            )
-        code = STOPPED
-    except KeyboardInterrupt:
-        if is_main_process():
-            evaluates = config is not None and config.evaluate.only
-            what = "interrupted; nothing was written" if evaluates else "interrupted before anything was begun"
-            pipes.tell(f"\n{recipe}: {what}", sys.stderr)
-        code = DEFECT
-    except Exception:
-        traceback.print_exc()
-        code = DEFECT
-    pipes.flush()
-    sys.exit(code)
-
-
-def end_with_launcher() -> None:
-    """Let this process end when its launcher does, until the run has begun and takes that for a request to stop.
+        config: the settings.
+        build_task: makes the task of them.
+        recipe: its name, for messages.
+        runtime: the processes, if they were started before.
 
     Raises:
-        UserError: it has ended already.
+        UserError: something that the user can fix, raised in every process.
+        Preempted: the run stopped on request, in every process.
     """
-    from toolkit.distributed.launch import launched, orphaned
-    from toolkit.signals import tell_when_launcher_dies
-
-    if launched():
-        # Nothing listens yet: the signal ends the process.
-        tell_when_launcher_dies()
-    if orphaned():
-        raise UserError("the launcher ended before the run had begun; start the same command again")
-
-
-def next_command(config: Config | None) -> str:
-    """Return how a run goes on."""
-    from_scratch = config is not None and config.resume == "never"
-    return "the command with --resume auto goes on" if from_scratch else "the same command goes on"
-
-
-def stays_stopped(config: Config) -> int | None:
-    """Return the code to end with if an agent started this process again after the run had been asked to stop.
-
-    The agent knows only that its processes ended with a code that is not 0, and goes on until no restart is left. On several
-    machines process 0, which finds the run folder, tells the others.
-    """
-    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-        return None
-    from toolkit.distributed.launch import agent, several_machines
-    from toolkit.output.run_folder import read_record
-
-    record = read_record(Path(str(config.output)))
-    if record.get("agent") is None or record["agent"] != agent() or machines_changed(record):
-        return None
-    code = {"preempted": STOPPED, "failed": DEFECT}.get(str(record.get("status")))
-    if code is None or not several_machines():
-        return code
-    if not is_main_process():
-        return None
-    from toolkit.distributed.rendezvous import dismiss
-
-    return dismiss(code, config.timeout.meeting)
+    runtime = runtime or start_runtime(config)
+    console = Console(runtime.is_main)
+    with ending_together(runtime):
+        config = with_learning_rate(config, runtime.on_main(lambda: rate_begun_with(config)))
+        if config.evaluate.only:
+            with memory_explained(config, runtime):
+                return evaluate_only(config, build_task, recipe, runtime, console)
+        folder = RunFolder(Path(str(config.output)))
+        if finished := runtime.on_main(lambda: claim(folder, config, runtime.precision)):
+            console.print(
+                f"{recipe}: this run is finished; nothing was trained again (--output starts another, --resume never "
+                "starts this one from scratch)"
+            )
+            print_result(finished, console)
+            return finished
+        record = RunRecord(folder, runtime, recipe)
+        with recorded(record, config):
+            runtime.phase("reading data", patient=True)
+            task = runtime.together(lambda: build_task(config))
+            if finished := runtime.on_main(lambda: nothing_to_do(folder, config, task)):
+                console.print(f"{recipe}: this run is finished, on the same data; nothing was trained again")
+                print_result(finished, console)
+                return finished
+            state, start = begin(config, task, record, console)
+            # Of a run whose model alone could not be saved there is nothing to do again but that.
+            known = runtime.on_main(lambda: evaluated_before(state, start, folder))
+            with writing(state, start, folder, console):
+                evaluation = train(state, known)
+            return finish(state, start, evaluation, record, console)
 
 
-def machines_changed(record: Mapping[str, Any]) -> bool:
-    """Return whether the run stopped because a machine was taken away or came: agents tell their processes of both by SIGTERM."""
-    started = record.get("topology") or [{}]
-    grown_or_shrunk = str(started[-1].get("processes")) != os.environ.get("WORLD_SIZE", "1")
-    return grown_or_shrunk and record.get("status") == "preempted" and "SIGTERM" in str(record.get("reason"))
+@contextmanager
+def ending_together(runtime: Runtime) -> Iterator[None]:
+    """End all processes in the same way, whichever of them raises what in this block."""
+    try:
+        yield
+    except (SharedUserError, Preempted):
+        runtime.close()
+        raise
+    except UserError as error:
+        # The other processes are elsewhere: to wait for them in `close` would be to hang.
+        if runtime.size > 1:
+            end_undisturbed()
+            runtime.watchdog.give_up("; ".join(error.problems), code=2)
+            raise LoneUserError(*(f"process {runtime.rank}: {problem}" for problem in error.problems)) from None
+        runtime.close()
+        raise
+    except Exception as error:
+        runtime.watchdog.explain(error)
+        if runtime.size > 1:
+            end_undisturbed()
+        runtime.watchdog.give_up(f"{type(error).__name__}: {error}", code=1)
+        raise
+    runtime.close()
 
 
-def settings_of(
-    config_class: type[AnyConfig], description: str, arguments: Sequence[str] | None, recipe: str
-) -> AnyConfig:
-    """Return the configuration that the command line asks for; `--help` and `--print_config` end the process."""
-    from toolkit.config.parser import parse, read
-
-    # Every process reads the command line, and one of them speaks.
-    with redirect_stdout(sys.stdout if is_main_process() else io.StringIO()):
-        given = read(config_class, arguments).values
-        if given.get("evaluate.only"):
-            from toolkit.saved_run import evaluation_settings
-
-            words = sys.argv[1:] if arguments is None else arguments
-            return evaluation_settings(config_class, description, words, recipe)
+@contextmanager
+def recorded(record: RunRecord, config: Config) -> Iterator[None]:
+    """Listen for requests to stop, write down how the run ended, and release its folder."""
+    runtime = record.runtime
+    with runtime.stop.listening(record.end_at_once, launched=launched()):
         try:
-            config = parse(config_class, description, arguments)
-        except UserError as error:
-            output = given.get("output") or f"runs/{recipe}"
-            raise UserError(*error.problems, *resume_problems(given.get("resume", "auto"), output)) from None
-    return config if config.output is not None else replace(config, output=f"runs/{recipe}")
+            with memory_explained(config, runtime):
+                yield
+            runtime.watchdog.settled = DONE
+        except Preempted as stop:
+            record.end(stop)
+            runtime.watchdog.settled = STOPPED
+            raise
+        except BaseException as error:
+            # If it came because another process died, the watchdog says so and this does not return.
+            runtime.watchdog.explain(error)
+            record.end(error)
+            raise
+        finally:
+            record.folder.release()
 
 
-def resume_problems(resume: str, output: str) -> list[str]:
-    """Return what is wrong with `resume` where the settings have other mistakes, to be told together with them.
+@contextmanager
+def memory_explained(config: Config, runtime: Runtime) -> Iterator[None]:
+    """Say which setting to lower if memory runs out in this block.
 
-    It depends on the run folder, so it is no mistake of the settings alone, and only the machine of the main process has that.
+    Raises:
+        SharedUserError: it did, and every process raises this at the same place.
+        UserError: it did, in this process.
     """
-    from toolkit.checkpoint.resume import names_nothing
+    try:
+        yield
+    except Exception as error:
+        if not lacks_memory(error):
+            raise
+        shared = isinstance(error, OutOfMemoryError)
+        newest = None if config.evaluate.only else newest_name(Path(str(config.output)))
+        lack = str(error) if shared else lack_of(error)
+        text = told(lack, runtime.phase.phase, config, runtime.strategy.is_sharded, newest)
+        raise (SharedUserError if shared else UserError)(text) from None
 
-    problem = names_nothing(resume, Path(output)) if is_main_process() else None
-    return [problem] if problem else []
+
+def begin(config: Config, task: Task, record: RunRecord, console: Console) -> tuple[TrainState, Start]:
+    """Prepare the run as it stands, try what would fail later, show the plan, and write down that it begins.
+
+    Raises:
+        UserError: the run can't go on from there, or would fail at its end.
+    """
+    folder, runtime, recipe = record.folder, record.runtime, record.recipe
+    total = total_steps(config, len(task.data.train))
+    start = runtime.on_main(lambda: choose_start(folder, config, runtime.precision, total))
+    made_with = provenance(config)
+    changed = runtime.on_main(lambda: what_changed(start, config, made_with))
+    runtime.phase(PREPARING, patient=True)
+    rehearses = config.rehearse and start.step == 0
+    state = prepare(task, config, runtime, start.step, start.state.get("unused", ()), folder if rehearses else None)
+    state.starts = [*start.starts, {"first_step": start.step + 1, "started": now(), **made_with}]
+    module = runtime.accelerator.unwrap_model(state.model)
+    check_folder_is_shared(folder, module, runtime)
+    if start.checkpoint is not None:
+        when = f"when {start.checkpoint} was written"
+        runtime.on_main(lambda: check_data(state.data, start.state.get("data", {}), when))
+        load_checkpoint(start, module, state.optimizer.optimizer, runtime, state.frozen)
+        state.load_json(start.state)
+    summary = {**runtime.together(lambda: plan(state)), "run folder": str(folder.path)}
+    state.warnings += warnings_of(state)
+    if rehearses:
+        runtime.phase("trying the end of the run", patient=True)
+        runtime.together(lambda: try_evaluation(task, config, runtime, state.model), talking=True)
+        state.warnings += runtime.on_main(lambda: look_ahead(state, folder))
+    remarks = [*start.remarks, *changed]
+    if folder.locks_nothing is not None:
+        remarks.append(
+            f"the file system of {folder.path} has no locks ({folder.locks_nothing}): make sure that no other process "
+            "trains there"
+        )
+    for remark in remarks:
+        console.print(f"{recipe}: {remark}")
+    console.summary(f"{recipe}: the plan", summary)
+    for warning in state.warnings:
+        console.print(f"  warning: {warning}")
+    if start.checkpoint is not None:
+        console.print(f"going on after step {start.step:,}, from {start.checkpoint}")
+    if moved := runtime.on_main(lambda: record.begin(state, start, summary)):
+        console.print(moved)
+    record.training_begins()
+    return state, start
 
 
-def is_main_process() -> bool:
-    """Return whether this is the process that speaks, as far as the launcher says; no process group is needed."""
-    return os.environ.get("RANK", "0") == "0"
+def what_changed(start: Start, config: Config, made_with: Mapping[str, Any]) -> list[str]:
+    """Return what has changed since the starts that led to the checkpoint, in words for the user.
+
+    Raises:
+        UserError: something has, and `resume` is strict.
+    """
+    found = changes(start.starts, made_with) if start.checkpoint is not None else []
+    if found and config.resume == "strict":
+        raise UserError(
+            *(f"{change}, and resume is strict" for change in found),
+            "go on with what the run was made with, or go on all the same with --resume auto, which writes down the "
+            "change",
+        )
+    return [f"{change}; the run goes on (--resume strict would not)" for change in found]
 
 
-def report(recipe: str, config: Config | None, error: UserError) -> None:
-    """Tell the user once, from the main process, and leave word in the run folder if that is this run's own."""
-    if not is_main_process() and not isinstance(error, LoneUserError) and not speaks_for_its_machine(error):
-        time.sleep(SECONDS_TO_SPEAK)
+def evaluated_before(state: TrainState, start: Start, folder: RunFolder) -> Evaluation | None:
+    """Return the last evaluation of a run of which nothing is left to be done but to save the model."""
+    if start.step < state.total_steps or start.seal is None:
+        return None
+    return evaluation_of(folder.path, weights_of_training(start.step, start.seal))
+
+
+@contextmanager
+def writing(state: TrainState, start: Start, folder: RunFolder, console: Console) -> Iterator[None]:
+    """Open ledger, checkpoints and display in the main process; where the state is sharded, each process writes its
+    part."""
+    runtime, config = state.runtime, state.config
+    module = runtime.accelerator.unwrap_model(state.model)
+    pinned = runtime.has_own_memory
+    exchange = None
+    if runtime.watchdog.store is not None and not shard_map_of(weights_of(module), runtime).is_whole:
+        exchange = Exchange(runtime.rank, runtime.watchdog.store)
+    if not runtime.is_main:
+        if exchange is None:
+            yield
+            return
+        part_writer = PartWriter(folder, exchange, pinned)
+        state.output = Output(writer=part_writer)
+        try:
+            yield
+        finally:
+            part_writer.wait()
         return
-    if is_main_process() and config is not None and config.output is not None:
-        from toolkit.output.run_folder import leave_word_of_refusal
+    ledger = Ledger(folder.ledger_file, start.ledger)
+    saver = Saver(folder, ledger, config.checkpoint.keep, pinned, exchange)
+    saver.tidy()
+    saver.previous = start.seal
+    if start.checkpoint is not None and start.checkpoint.resolve().parent == folder.checkpoints.resolve():
+        saver.begun = saver.newest = start.step
+    saver.best = state.best.step if state.best else None
+    try:
+        every, best = config.log.every, config.checkpoint.best.partition(" ")[2]
+        with Display(console, state.total_steps, start.step, every=every, best=best) as display:
+            state.output = Output(ledger, display, saver)
+            yield
+    finally:
+        saver.wait()
+        ledger.close()
 
-        leave_word_of_refusal(Path(config.output), error.problems)
-    from toolkit.distributed.last_word import say_last
 
-    pipes.flush()
-    say_last("\n".join(["", f"{recipe} can't go on:", *(f"  - {problem}" for problem in error.problems)]), sys.stderr)
+def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunRecord, console: Console) -> Result:
+    """Save the trained model, write down the result, and print it.
 
-
-def speaks_for_its_machine(error: UserError) -> bool:
-    """Return whether this is the first process of a machine without the main one, which may have no such error.
-
-    A mistyped flag or a GPU that is missing there: the others would wait for its processes, and nobody would know why.
+    Raises:
+        UserError: the model can't be saved; the same command tries it again, and does nothing else again.
     """
-    from toolkit.distributed.launch import several_machines
+    runtime, folder = state.runtime, record.folder
+    runtime.phase(WRITING, patient=True)
+    result = Result(evaluation.metrics, evaluation.baseline, state.step, folder.path)
+    worse = worse_than(result.baseline, result.metrics)
+    state.warnings += [worse] if worse else []
+    trained = whole_model(state) if state.task.export is not None else None
 
-    return several_machines() and os.environ.get("LOCAL_RANK") == "0" and not isinstance(error, SharedUserError)
+    def write() -> None:
+        with told_if_refused(folder.path):
+            write_results(state, evaluation, folder, trained)
+            record.finish(state, evaluation)
+            if state.config.checkpoint.keep == 0:
+                # Only now: until the run was finished they were what it could go on from.
+                retire(folder.checkpoints, 0, [])
+
+    runtime.on_main(write)
+    seconds = time.monotonic() - record.started - record.preparing
+    console.print(
+        f"trained {state.step - start.step:,} steps in {clock(seconds)} (and {clock(record.preparing)} to prepare)"
+        + (f"; {state.skipped} step(s) left the weights alone, see `skipped` in the ledger" if state.skipped else "")
+    )
+    print_result(result, console)
+    if worse:
+        console.print(f"\nwarning: {worse}")
+    return result
+
+
+def write_results(state: TrainState, evaluation: Evaluation, folder: RunFolder, trained: Any) -> None:
+    """Write evaluation and model, in the main process. The record comes after: a run that says finished has its model.
+
+    Raises:
+        UserError: the model can't be saved.
+    """
+    task, saver = state.task, state.output.writer
+    state.output.wait()
+    folder.check_is_there()
+    assert isinstance(saver, Saver)
+    saver.retire(saver.best)
+    weights = weights_of_training(state.step, saver.previous)
+    if task.data.evaluate is not None and evaluation_of(folder.path, weights) is None:
+        data = {"samples": len(task.data.evaluate), "digest": state.data.get("evaluate")}
+        write_evaluation(folder.path, evaluation, weights, data)
+    if task.export is None or trained is None:
+        return
+    export, metrics, baseline = task.export, evaluation.metrics, evaluation.baseline
+    results = results_for_export(task, state.config, metrics, baseline, state.step, evaluation.details)
+    try:
+        folder.write_model(lambda path: export(trained, path, results))
+    except (UserError, OSError, SafetensorError):
+        raise
+    except Exception as error:
+        if lacks_memory(error):
+            raise
+        raise UserError(
+            f"training and evaluation are done, and to save the model failed: {in_words(error)}. The checkpoint of "
+            f"step {state.step:,} is sealed: mend this, then the same command saves the model, and does nothing else "
+            "again"
+        ) from error

@@ -11,14 +11,16 @@ def warmup_steps(config: OptimConfig, total_steps: int) -> int:
 
 
 def total_steps(config: Config, samples: int) -> int:
-    """Return the optimizer steps of a run over so many training samples: `steps`, or `epochs` passes, at least one step."""
+    """Return the optimizer steps of a run over so many training samples: `steps`, or `epochs` passes, at least one
+    step."""
     if config.steps is not None:
         return config.steps
     return max(1, round((config.epochs or 0) * -(-samples // config.batch.size)))
 
 
 def same_rates(config: OptimConfig, steps: int, one_total: int, other_total: int) -> bool:
-    """Return whether the first so many steps of a run have the same learning rates for one length of the run and another."""
+    """Return whether the first so many steps of a run have the same learning rates for one length of the run and
+    another."""
     if one_total == other_total:
         return True
     if config.schedule == "constant":

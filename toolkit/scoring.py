@@ -39,7 +39,7 @@ class Summary(NamedTuple):
     examples: list[dict[str, Any]]
     """Some samples with prediction and reference, for a reader."""
     details: Mapping[str, Any]
-    """What `Postprocessed.details` said."""
+    """Of `Postprocessed.details`."""
 
 
 def joined(batches: Sequence[Any]) -> Any:
@@ -100,7 +100,7 @@ class Collector:
     def example(self, number: int, prediction: Any, reference: Any) -> None:
         """Keep a sample for the reader."""
         assert self.task.show is not None
-        sure = {"scores": dict(said)} if (said := self.sure.get(number)) else {}
+        sure = {"scores": dict(scores)} if (scores := self.sure.get(number)) else {}
         self.examples[number] = {**self.task.show(number, prediction, reference), **sure}
 
     def postprocess(self, are_all: bool) -> bool:

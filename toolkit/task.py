@@ -51,7 +51,8 @@ class ModelContext(Protocol):
 
 @dataclass(frozen=True)
 class Postprocessed:
-    """What the metrics take, where it is not one prediction per sample: made by `Task.postprocess` of all predictions."""
+    """What the metrics take, where it is not one prediction per sample: made by `Task.postprocess` of all
+    predictions."""
 
     predictions: Sequence[Any]
     """One per item: an item is whatever the metrics count, such as a text of several windows, or a question."""
@@ -62,28 +63,30 @@ class Postprocessed:
     scores: Sequence[Mapping[str, float]] | None = None
     """How sure the model is of each item, by name, for a reader."""
     samples: Sequence[int] | None = None
-    """Where each item is of one sample, the id of that: it is shown with what `Task.scores` said of it."""
+    """Where each item is of one sample, the id of that: it is shown with its `Task.scores`."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What else is to be known of all predictions together, such as a confusion matrix: plain values, which JSON can hold. An
-    export gets them as `details`."""
+    """What else is to be known of all predictions together, such as a confusion matrix: plain values, which JSON can
+    hold. An export gets them as `details`."""
 
 
 @dataclass(frozen=True)
 class GlobalBatchLoss:
     """A loss that couples the samples of a step, such as one with in-batch negatives.
 
-    The loop gathers the representations of the whole global batch, takes the gradient of the loss with respect to them, and
-    then runs each micro-batch backward with its part of that gradient (gradient caching, arXiv 2101.06983), so that the
-    negatives are those of the global batch on any number of processes and micro-batches.
+    The loop gathers the representations of the whole global batch, takes the gradient of the loss with respect to them,
+    and then runs each micro-batch backward with its part of that gradient (gradient caching, arXiv 2101.06983), so that
+    the negatives are those of the global batch on any number of processes and micro-batches.
     """
 
     embed: Callable[[torch.nn.Module, Batch], torch.Tensor]
-    """Returns what the loss is made of: a tensor of shape (samples of the batch, ...), the same shape after the first in every batch."""
+    """Returns what the loss is made of: a tensor of shape (samples of the batch, ...), the same shape after the first
+    in every batch."""
     loss: Callable[[torch.Tensor, Any], torch.Tensor]
-    """Returns the loss **summed** over the units, from the representations of a global batch, in the order of the sample
-    ids, and what `extra` returned for the same samples (None without)."""
+    """Returns the loss **summed** over the units, from the representations of a global batch, in the order of the
+    sample ids, and what `extra` returned for the same samples (None without)."""
     extra: Callable[[Batch], torch.Tensor] | None = None
-    """Returns what else the loss has to know of each sample, which no gradient flows into: (samples of the batch, ...)."""
+    """Returns what else the loss has to know of each sample, which no gradient flows into: (samples of the batch,
+    ...)."""
 
 
 @dataclass(frozen=True)
@@ -116,38 +119,44 @@ class Task:
     units: Callable[[Batch], int]
     """Counts what the loss is averaged over (labelled tokens, samples, pairs), from the batch alone, on the host."""
     loss: Callable[[torch.nn.Module, Batch], torch.Tensor] | GlobalBatchLoss
-    """Returns the loss **summed** over the units of a batch, a scalar; never a mean, which would depend on the cut."""
+    """Returns the loss **summed** over the units of a batch, a scalar; never a mean, which would depend on how a batch is
+    split."""
     transform: Callable[[Any, np.random.Generator], Any] | None = None
-    """Returns a training sample with what is random about it: augmentation, masking. The generator depends on (seed, epoch,
-    sample id) alone, so the sample comes out the same on any topology and after any resume."""
+    """Returns a training sample with what is random about it: augmentation, masking. The generator depends on (seed,
+    epoch, sample id) alone, so the sample comes out the same on any topology and after any resume."""
     evaluate_transform: Callable[[Any, np.random.Generator], Any] | None = None
-    """The same for evaluation samples; their generator depends on (seed, sample id), so every evaluation sees the same ones."""
+    """The same for evaluation samples; their generator depends on (seed, sample id), so every evaluation sees the same
+    ones."""
     predict: Callable[[torch.nn.Module, Batch], Any] | None = None
     """Returns one prediction per sample of the batch: a tensor or a sequence with a first dimension of that size."""
     references: Callable[[Batch], Any] = field(default=lambda batch: batch["labels"])
-    """Returns what the predictions are held against, one per sample of the batch; not called where there is a `postprocess`."""
+    """Returns what the predictions are held against, one per sample of the batch; not called where there is a
+    `postprocess`."""
     scores: Callable[[torch.nn.Module, Batch], Sequence[Mapping[str, float]]] | None = None
-    """Returns how sure the model is of what, by name, for each sample of the batch: for the reader of the samples that are
-    shown; nothing is counted of it. It shares the forward pass of loss and predictions."""
+    """Returns how sure the model is of what, by name, for each sample of the batch: for the reader of the samples that
+    are shown; nothing is counted of it. It shares the forward pass of loss and predictions."""
     postprocess: Callable[[Mapping[int, Any]], Postprocessed] | None = None
     """Makes predictions and references for the metrics from the predictions of all samples, which come by sample id in
-    ascending order; called in the main process alone. All predictions are held in its memory. Before the first step it is
-    tried with those of a few samples, and with all of them where that fails."""
+    ascending order; called in the main process alone. All predictions are held in its memory. Before the first step it
+    is tried with those of a few samples, and with all of them where that fails."""
     metrics: Sequence[Metric] = ()
     """Functions that score all predictions beside all references, in the main process alone (`toolkit.metrics`)."""
     from_loss: Callable[[float, int], Mapping[str, float]] | None = None
     """Returns further metrics, by name, that follow from the loss: given its mean over the units, and their number."""
     baseline: Any = None
-    """The prediction of a trivial model (the majority class, the mean), the same for every sample; its metrics are shown beside the model's."""
+    """The prediction of a trivial model (the majority class, the mean), the same for every sample; its metrics are
+    shown beside the model's."""
     baseline_scores: Callable[[], Mapping[str, float]] | None = None
-    """Returns scores of a trivial model that are known in another way, by the names of the metrics; called once, after the
-    last evaluation, in the main process alone."""
+    """Returns scores of a trivial model that are known in another way, by the names of the metrics; called once, after
+    the last evaluation, in the main process alone."""
     show: Callable[[int, Any, Any], Mapping[str, Any]] | None = None
-    """Returns what a reader sees of an evaluated sample, for predictions.jsonl: given its id (with `postprocess`: the number of the
-    item), its prediction and its reference; texts, numbers and lists by name."""
+    """Returns what a reader sees of an evaluated sample, for predictions.jsonl: given its id (with `postprocess`: the
+    number of the item), its prediction and its reference; texts, numbers and lists by name."""
     decode: Callable[[Sequence[int]], str] | None = None
-    """Returns the text of the ids of some tokens, so that notebooks can show a batch; None where samples are no tokens."""
+    """Returns the text of the ids of some tokens, so that notebooks can show a batch; None where samples are no
+    tokens."""
     export: Callable[[torch.nn.Module, Path, Mapping[str, Any]], None] | None = None
-    """Writes the trained module into a folder, which does not exist yet; the mapping holds the results, for a model card."""
+    """Writes the trained module into a folder, which does not exist yet; the mapping holds the results, for a model
+    card."""
     summary: Mapping[str, str] = field(default_factory=dict)
-    """What the plan shows beside the data, such as the model, line by line: a name and a text."""
+    """Further lines for the plan, such as the model: a name and a text each."""

@@ -1,19 +1,87 @@
-"""One run in memory: what `prepare` made, and where the run stands."""
+"""Everything that a run works on, in one object: what it trains, how far it is, and where it writes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 
+from toolkit.checkpoint.writer import Writer
 from toolkit.config.schema import Config
 from toolkit.data.order import ShuffledOrder
 from toolkit.distributed.runtime import Runtime
-from toolkit.errors import SharedUserError
-from toolkit.output.ledger import LedgerRow
-from toolkit.progress import Progress
+from toolkit.errors import SharedUserError, UserError
+from toolkit.output.console import Display
+from toolkit.output.ledger import Ledger, LedgerRow
+from toolkit.output.run_folder import folder_name
+from toolkit.step_log import PendingStep, StepLog
 from toolkit.task import Task
+
+NAMED_SAMPLES = 40
+# A gradient scaler halves its scale at each overflow: after so many in a row no scale is left to try.
+MOST_SKIPS_IN_FP16 = 50
+
+
+@dataclass
+class Output:
+    """Where a run writes: ledger, checkpoints and screen. In every process but the main one it is empty, or nearly
+    so."""
+
+    ledger: Ledger | None = None
+    display: Display | None = None
+    writer: Writer | None = None
+    """Writes checkpoints, or this process's part of them."""
+    failure: Exception | None = None
+    """Why the ledger can't be written any more."""
+    rows: list[LedgerRow] | None = None
+    """Takes the rows too, where tests and notebooks ask for them."""
+
+    def write(self, row: LedgerRow) -> None:
+        """Write the row of a step."""
+        if self.rows is not None:
+            self.rows.append(row)
+        if self.ledger is not None and self.failure is None:
+            try:
+                self.ledger.write(row)
+            except OSError as error:
+                self.failure = UserError(
+                    f"the ledger {self.ledger.path} can't be written ({error.strerror or error}); make room or repair "
+                    "the folder, then start the same command again: it goes on from the newest checkpoint"
+                )
+        if self.display is not None:
+            self.display.step(row)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether ledger or checkpoints can't be written: all processes have to agree to stop for it."""
+        return self.failure is not None or (self.writer is not None and self.writer.failure is not None)
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong while writing, if anything did."""
+        for failure in (self.writer.failure if self.writer else None, self.failure):
+            if failure is not None:
+                raise failure
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written, and raise what went wrong."""
+        if self.writer is not None:
+            self.writer.wait()
+        self.raise_failure()
+
+    def newest_checkpoint(self) -> Path | None:
+        """Return the newest sealed checkpoint, in the main process."""
+        if self.writer is None:
+            return None
+        self.writer.wait()
+        newest = self.writer.newest
+        return None if newest is None else self.writer.folder.checkpoints / folder_name(newest)
+
+    def stood_still(self) -> float:
+        """Return the seconds for which training stood still for checkpoints since the last call."""
+        return self.writer.take_time() if self.writer is not None else 0.0
 
 
 @dataclass(frozen=True)
@@ -25,17 +93,8 @@ class Best:
 
 
 @dataclass
-class Standing:
-    """What a checkpoint has to say beside weights and optimizer."""
-
-    pending: LedgerRow | None = None
-    """The row of the step just done, which waits for the metrics of its evaluation."""
-    best: Best | None = None
-
-
-@dataclass
-class Training:
-    """What `prepare` made for one run: everything that the loop works on."""
+class TrainState:
+    """A run in memory. The first part stays as `prepare` made it; the second part changes from step to step."""
 
     task: Task
     config: Config
@@ -48,7 +107,6 @@ class Training:
     total_steps: int
     first_step: int = 0
     """Steps that were done before this start."""
-    standing: Standing = field(default_factory=Standing)
     data: dict[str, str | None] = field(default_factory=dict)
     """The digests of the training and the evaluation data."""
     frozen: str | None = None
@@ -59,16 +117,41 @@ class Training:
     """What looks like a mistake, for the user."""
     saved_bytes: int = 0
     """What the saved model takes on the disk, where it was tried, in the main process."""
-    starts: list[Mapping[str, Any]] = field(default_factory=list)
+
+    step: int = 0
+    """Steps whose rows were recorded."""
+    skipped: int = 0
+    """Steps that left the weights alone."""
+    skipped_in_a_row: int = 0
+    """Of those that were recorded last."""
+    nonfinite: list[dict[str, Any]] = field(default_factory=list)
+    """Steps whose gradient was not finite, with the ids of their samples."""
+    pending_row: LedgerRow | None = None
+    """The row of the step just done, which waits for the metrics of its evaluation."""
+    best: Best | None = None
+    starts: Sequence[Mapping[str, Any]] = ()
     """The starts of this run up to now, each with its first step and its `provenance`."""
+    step_log: StepLog = field(default_factory=StepLog)
+    output: Output = field(default_factory=Output)
 
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps in one pass over the training data."""
         return self.order.steps_per_epoch
 
-    def is_best(self, metrics: dict[str, float], done: int) -> bool:
-        """Return whether an evaluation is the best so far, and take note of it if it is.
+    def is_checkpoint_due(self, step: int) -> bool:
+        """Return whether a checkpoint is saved after so many steps."""
+        every = self.config.checkpoint.every or self.steps_per_epoch
+        return step % every == 0 or step == self.total_steps
+
+    def is_evaluation_due(self, step: int) -> bool:
+        """Return whether the model is evaluated after so many steps."""
+        every = self.config.evaluate.every or self.steps_per_epoch
+        return self.task.data.evaluate is not None and (step % every == 0 or step == self.total_steps)
+
+    def note_if_best(self, metrics: dict[str, float], step: int) -> bool:
+        """Return whether an evaluation after so many steps is the best so far, and note it if it is; of two alike the
+        first.
 
         Raises:
             SharedUserError: there is no metric of the name in `checkpoint.best`.
@@ -79,48 +162,100 @@ class Training:
                 f"checkpoint.best is {self.config.checkpoint.best!r}, but the evaluation gives {', '.join(metrics)}; "
                 "name one of these (the same command with another checkpoint.best goes on from the newest checkpoint)"
             )
-        value, best = metrics[name.strip()], self.standing.best
+        value, best = metrics[name.strip()], self.best
         if best is not None and not (value < best.value if direction == "lowest" else value > best.value):
             return False
         if value != value:
             return False
-        self.standing.best = Best(done, value)
+        self.best = Best(step, value)
+        if self.output.writer is not None:
+            self.output.writer.best = step
         return True
+
+    def record(self, row: LedgerRow, metrics: dict[str, float] | None = None) -> None:
+        """Take the row of a step, and the metrics of the evaluation after it."""
+        self.step = row.step
+        self.skipped += row.skipped
+        self.output.write(replace(row, evaluation=metrics) if metrics else row)
+
+    def row_of(self, pending: PendingStep, loss: float) -> LedgerRow:
+        """Return the ledger row of a step, given the loss summed over all processes.
+
+        Raises:
+            SharedUserError: the gradient was not finite, and the run is to stop for that.
+        """
+        norm, counts = pending.values.read()[1], pending.counts
+        self.skipped_in_a_row = 0 if isfinite(norm) else self.skipped_in_a_row + 1
+        # Under fp16 a gradient that is not finite comes now and then, and says nothing.
+        is_news = self.runtime.precision != "fp16" or self.skipped_in_a_row > MOST_SKIPS_IN_FP16
+        if not isfinite(norm) and is_news:
+            entry = with_samples(pending.step + 1, self.order)
+            self.nonfinite.append(entry)
+            if self.config.optim.nonfinite == "stop":
+                raise SharedUserError(self.nonfinite_message(pending.step, norm, entry["samples"]))
+        return LedgerRow(
+            step=pending.step + 1,
+            epoch=(pending.step + 1) / self.steps_per_epoch,
+            loss=loss / counts.units if counts.units else None,
+            gradient_norm=norm,
+            learning_rate=pending.values.learning_rate,
+            units=counts.units,
+            samples=counts.samples,
+            fingerprint=f"{counts.fingerprint:016x}",
+            padding=1 - counts.used / counts.padded if counts.padded else None,
+            seconds=pending.seconds,
+            waiting=pending.waited,
+            saving=pending.saving,
+            skipped=not isfinite(norm) or counts.units == 0,
+        )
+
+    def nonfinite_message(self, step: int, norm: float, ids: list[int]) -> str:
+        """Name the step, its samples and the last good checkpoint."""
+        rest = len(ids) - NAMED_SAMPLES
+        more = f" and {rest:,} more (all are in run.json, nonfinite)" if rest > 0 else ""
+        self.runtime.phase("waiting until the checkpoint before is written", step + 1, patient=True)
+        saved = self.output.newest_checkpoint()
+        return (
+            f"the gradient of step {step + 1:,} is not finite (its norm is {norm}); the weights were not changed by "
+            "it. "
+            f"The samples of its global batch: {', '.join(map(str, ids[:NAMED_SAMPLES]))}{more}. "
+            + (f"The last good checkpoint is {saved}. " if saved else "There is no checkpoint before it. ")
+            + "Look for inf or nan in these samples, give a lower optim.lr, a longer optim.warmup or a smaller "
+            "optim.clip in a new --output, or go on without this step: the same command with --optim.nonfinite skip"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a checkpoint says of the run in JSON: everything but weights and optimizer."""
+        scaler = self.runtime.accelerator.scaler
+        return {
+            "total_steps": self.total_steps,
+            "skipped": self.skipped,
+            "nonfinite": [entry["step"] for entry in self.nonfinite],
+            "pending": vars(self.pending_row) if self.pending_row else None,
+            "best": vars(self.best) if self.best else None,
+            "scaler": scaler.state_dict() if scaler is not None else None,
+            "precision": self.runtime.precision,
+            "processes": self.runtime.size,
+            "data": self.data,
+            "frozen": self.frozen,
+            "unused": list(self.unused),
+            "starts": list(self.starts),
+        }
+
+    def load_json(self, saved: Mapping[str, Any]) -> None:
+        """Go on from what `as_json` returned."""
+        self.step = self.first_step
+        self.skipped = saved["skipped"]
+        self.nonfinite = [with_samples(step, self.order) for step in saved["nonfinite"]]
+        self.pending_row = LedgerRow(**saved["pending"]) if saved["pending"] else None
+        # By another rule, what was the best so far is no measure.
+        same_rule = saved["config"]["checkpoint"]["best"] == self.config.checkpoint.best
+        self.best = Best(**saved["best"]) if saved["best"] and same_rule else None
+        scaler = self.runtime.accelerator.scaler
+        if scaler is not None and saved["scaler"]:
+            scaler.load_state_dict(saved["scaler"])
 
 
 def with_samples(step: int, order: ShuffledOrder) -> dict[str, Any]:
     """Return a step, counted from 1, with the ids of its samples, as run.json lists it."""
     return {"step": step, "samples": sorted(order.global_batch(step - 1).tolist())}
-
-
-def state_of(training: Training, progress: Progress) -> dict[str, Any]:
-    """Return what a checkpoint says of the run in JSON: everything but the optimizer's own."""
-    accelerator, standing = training.runtime.accelerator, training.standing
-    return {
-        "total_steps": training.total_steps,
-        "skipped": progress.skipped,
-        "nonfinite": [entry["step"] for entry in progress.nonfinite],
-        "pending": vars(standing.pending) if standing.pending else None,
-        "best": vars(standing.best) if standing.best else None,
-        "scaler": accelerator.scaler.state_dict() if accelerator.scaler is not None else None,
-        "precision": training.runtime.precision,
-        "processes": training.runtime.size,
-        "data": training.data,
-        "frozen": training.frozen,
-        "unused": list(training.unused),
-        "starts": list(training.starts),
-    }
-
-
-def take_state(training: Training, progress: Progress, state: dict[str, Any]) -> None:
-    """Put back what `state_of` returned."""
-    progress.skipped = state["skipped"]
-    progress.nonfinite = [with_samples(step, training.order) for step in state["nonfinite"]]
-    standing = training.standing
-    standing.pending = LedgerRow(**state["pending"]) if state["pending"] else None
-    # By another rule, what was the best so far is no measure.
-    same_rule = state["config"]["checkpoint"]["best"] == training.config.checkpoint.best
-    standing.best = Best(**state["best"]) if state["best"] and same_rule else None
-    scaler = training.runtime.accelerator.scaler
-    if scaler is not None and state["scaler"]:
-        scaler.load_state_dict(state["scaler"])

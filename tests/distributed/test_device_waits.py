@@ -17,8 +17,8 @@ MAY_WAIT = {
     "toolkit/evaluation.py evaluate_batch": "the losses of batches are added up on the host, in float64",
     "toolkit/scoring.py to_host": "predictions go to the host, where the metrics are",
     "recipes/tag.py predict": "likewise: those of the words alone",
-    "toolkit/sample_scores.py class_probabilities": "what is shown to a reader goes to the host too, after the last evaluation",
-    "toolkit/sample_scores.py reference_losses": "likewise",
+    "toolkit/losses.py class_probabilities": "what is shown to a reader goes to the host too, after the last evaluation",
+    "toolkit/losses.py reference_losses": "likewise",
     "toolkit/tasks/sft/replies.py predict": "where each prompt ends decides what is generated from",
     "toolkit/tasks/sft/replies.py generate": "Transformers asks after each token whether all texts have ended",
     "toolkit/tasks/seq2seq/generation.py generated_texts": "likewise",
@@ -39,8 +39,8 @@ COPY, VALUE, MASK, MIXED = (
 )
 # What the walk has to say where it is as it once was: of what, and where it was asked for.
 NOTICED = {
-    "norm stacked with the loss": (MIXED, "toolkit/loop.py take_step"),
-    "loss of what a mask selects": (MASK, "toolkit/loop.py take_step"),
+    "norm stacked with the loss": (MIXED, "toolkit/loop.py train_step"),
+    "loss of what a mask selects": (MASK, "toolkit/loop.py train_step"),
     "look at an encoder's mask": (VALUE, "toolkit/losses.py output_of"),
     "look at a causal mask": (VALUE, "toolkit/losses.py causal_logits"),
     "pageable batches": ("a copy from pageable memory", "toolkit/distributed/runtime.py to_device"),

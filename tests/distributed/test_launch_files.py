@@ -144,7 +144,7 @@ def test_the_mesh_of_a_file_is_the_one_that_accelerate_builds(file: Path, monkey
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_the_head_comment_says_when_and_what_it_costs(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "performance"))
     from parallel_costs import launch_file_table
 
     head = head_of(file)
@@ -156,7 +156,7 @@ def test_the_head_comment_says_when_and_what_it_costs(file: Path, monkeypatch: p
 
 
 def test_the_page_holds_the_tables_that_the_formulas_give_and_names_every_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "performance"))
     from parallel_memory import tables
 
     page = (ROOT / "docs" / "parallelism.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Runs of real processes that are asked to stop, killed, frozen or broken: some cases of the matrix in `benchmarks/`.
+"""Runs of real processes that are asked to stop, killed, frozen or broken: cases of `benchmarks/fault_tolerance/`.
 
 Each case is interfered with at a known place; the same command then goes on to the weights of an undisturbed run.
 """
@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT / "benchmarks" / "fault_tolerance"))
 
 from stop_acts import Case
 from stop_cases import cases
 from stop_matrix import Undisturbed, carry_out
 
-from toolkit.boundaries import told
+from toolkit.loop import stop_reason
 
 CHOSEN = [
     "SIGTERM in training | python",
@@ -53,4 +53,4 @@ def test_it_ends_as_promised_and_the_same_command_goes_on(name: str, undisturbed
     ],
 )
 def test_it_is_said_to_whom_a_signal_came(reasons: list[str | None], said: str) -> None:
-    assert told(reasons) == said
+    assert stop_reason(reasons) == said

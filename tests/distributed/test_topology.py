@@ -8,7 +8,7 @@ from launching import ROOT, finished
 
 def test_weights_losses_norms_and_metrics_are_those_of_one_process() -> None:
     """45 samples in batches of 16 leave a last one of 13; micro-batches of 3 divide nothing. Bounds: the benchmark's own."""
-    script = ROOT / "benchmarks" / "topology.py"
+    script = ROOT / "benchmarks" / "numerics" / "topology.py"
     small = ["--processes", "1", "2", "--micro", "16", "3", "--samples", "45", "--methods", "toolkit"]
     result = finished([sys.executable, str(script), *small], 240, {})
     assert result.returncode == 0, result.stdout + result.stderr

@@ -41,9 +41,9 @@ from toolkit.losses import NOT_COUNTED, causal_logits, logits_of, summed_cross_e
 from toolkit.output.ledger import Ledger
 from toolkit.output.run_folder import RunFolder
 from toolkit.prepare import prepare
-from toolkit.progress import Progress
 from toolkit.task import Batch, Task
 from toolkit.tasks.seq2seq.models import target_loss
+from toolkit.train_state import Output
 
 ON_CPU = {"ACCELERATE_USE_CPU": "true"}
 ALONE = {
@@ -108,14 +108,14 @@ def walk(task: Task, config: Config, layout: str, folder: Path) -> tuple[list[fl
         run.replace_record()
         ledger = Ledger(run.ledger_file)
         saver = Saver(run, ledger, keep=1, pinned=runtime.has_own_memory)
-        progress = Progress(ledger, saver=saver, keep_rows=True)
+        training.output = Output(ledger, writer=saver, rows=[])
         if device is not None:
             device.watching = True
-        train(training, progress)
-        progress.finish_writing()
+        train(training)
+        training.output.wait()
         ledger.close()
         run.release()
-        return [row.loss for row in progress.rows], device.faults if device is not None else []
+        return [row.loss for row in training.output.rows or ()], device.faults if device is not None else []
 
 
 patch = mock.patch.object

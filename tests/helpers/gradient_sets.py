@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch._dynamo  # noqa: F401 (loaded by sharding: before the fork it is loaded once)
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "performance"))
 
 import links_worker
 from gradient_bytes_worker import Bytes, count_loops

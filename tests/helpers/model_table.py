@@ -446,18 +446,17 @@ def parsed(recipe: Any, job: Job) -> Any:
 
 def carry_out(recipe: Any, config: Any, runtime: Any) -> Outcome:
     """Train one step, evaluate, save, and read back what was saved."""
-    from toolkit.first_batch import parts_of
     from toolkit.loop import train
-    from toolkit.prepare import plan, prepare, whole_model
-    from toolkit.progress import Progress
-    from toolkit.rehearsal import results_for_export
+    from toolkit.plan import parts_of, plan
+    from toolkit.prepare import prepare, whole_model
+    from toolkit.rehearsal.end_of_run import results_for_export
 
     task = runtime.together(lambda: recipe.task(config))
     training = prepare(task, config, runtime)
     summary = plan(training)
-    progress = Progress(keep_rows=True)
-    last = train(training, progress)
-    row = progress.rows[-1]
+    training.output.rows = []
+    last = train(training)
+    row = training.output.rows[-1]
     numbers = (row.loss, row.gradient_norm, *last.metrics.values())
     module = whole_model(training)
     if runtime.is_main:

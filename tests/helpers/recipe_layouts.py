@@ -80,7 +80,6 @@ def run_all(output: Path, data: Path, micro_batches: list[int | None], names: li
     from toolkit.distributed.runtime import start_runtime
     from toolkit.loop import train
     from toolkit.prepare import prepare
-    from toolkit.progress import Progress
 
     results: dict[str, Any] = {}
     runtime = None
@@ -92,11 +91,11 @@ def run_all(output: Path, data: Path, micro_batches: list[int | None], names: li
         for micro in micro_batches:
             cut = replace(config, batch=replace(config.batch, micro=micro))
             training = prepare(runtime.together(lambda recipe=recipe, cut=cut: recipe.task(cut)), cut, runtime)  # type: ignore[misc]
-            progress = Progress(keep_rows=True)
-            last = train(training, progress)
+            training.output.rows = []
+            last = train(training)
             module = runtime.accelerator.unwrap_model(training.model)
             weights = torch.cat([whole(p.detach()).flatten().double() for p in module.parameters()])
-            rows = [asdict(row) for row in progress.rows]
+            rows = [asdict(row) for row in training.output.rows]
             results[f"{name} {micro}"] = {
                 "weights": weights,
                 "rows": rows,

@@ -24,8 +24,9 @@ from trial import Outcome, run_here
 
 from toolkit.data.order import ShuffledOrder
 from toolkit.errors import UserError
-from toolkit.first_batch import active_dropout, forgotten_parameters, parts_of, unused_parameters
 from toolkit.models.parameters import freeze, parameter_names
+from toolkit.plan import active_dropout, parts_of
+from toolkit.rehearsal.first_batch import forgotten_parameters, unused_parameters
 
 SCRIPT = Path(sometimes.__file__)
 IDS = torch.arange(4, 12).view(2, 4)

@@ -25,7 +25,7 @@ from trial import run_here
 
 from toolkit import UserError
 from toolkit.errors import Preempted
-from toolkit.loop import take_step
+from toolkit.loop import train_step
 from toolkit.losses import NOT_COUNTED
 from toolkit.notebook import (
     Recipe,
@@ -48,7 +48,7 @@ from toolkit.notebook.learning import values_of
 from toolkit.notebook.token_losses import TokenLoss, coloured
 from toolkit.output.ledger import read_ledger
 from toolkit.output.run_folder import RunFolder, is_locked
-from toolkit.train_state import Training
+from toolkit.train_state import TrainState
 
 NOTEBOOK = NOTEBOOKS / "debug_on_one_gpu.ipynb"
 TRIED = (
@@ -64,7 +64,7 @@ def open_tiny(folder: Path, settings: str = "") -> Recipe:
     return open_recipe(TINY, f"--threads 1 --output {folder} {settings}")
 
 
-def everything(training: Training) -> list[Any]:
+def everything(training: TrainState) -> list[Any]:
     """Return all that a step may change, as plain values."""
     optimizer = training.optimizer.optimizer
     states = generator_states()
@@ -126,7 +126,7 @@ def test_what_is_tried_leaves_the_training_as_it_was(tmp_path: Path, optimizer: 
 
     def failing() -> None:
         with as_it_was(training):
-            take_step(training, 0, micro_batches_of(training, 0), 8)
+            train_step(training, 0, micro_batches_of(training, 0), 8)
             random.random(), np.random.rand(), torch.rand(1)
             training.model.eval()
             assert everything(training) != before

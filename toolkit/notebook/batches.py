@@ -12,7 +12,7 @@ from toolkit.data.loader import LoadedMicroBatch
 from toolkit.data.split import MicroBatch
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
-from toolkit.train_state import Training
+from toolkit.train_state import TrainState
 
 LONGEST_SHOWN = 200
 
@@ -58,7 +58,7 @@ class DecodedBatch:
         return f"<p>{escape(repr(self))}</p><table><tr>{head}</tr>{body}</table>"
 
 
-def first_batch(training: Training, step: int = 0) -> DecodedBatch:
+def first_batch(training: TrainState, step: int = 0) -> DecodedBatch:
     """Return the global batch of a step, counted from 0, decoded: what the model sees, and what it is to learn from it."""
     micro_batches = micro_batches_of(training, step)
     rows = [
@@ -67,21 +67,21 @@ def first_batch(training: Training, step: int = 0) -> DecodedBatch:
     return DecodedBatch(micro_batches, rows)
 
 
-def micro_batches_of(training: Training, step: int) -> list[LoadedMicroBatch]:
+def micro_batches_of(training: TrainState, step: int) -> list[LoadedMicroBatch]:
     """Return the micro-batches of a step, made here and now by the run's own sampler and data."""
     sampler = copy(training.loader.batch_sampler)
     sampler.first, sampler.end = step, step + 1
     return [training.loader.dataset.__getitems__(plan) for plan in sampler]
 
 
-def some_samples(training: Training, count: int, step: int = 0) -> LoadedMicroBatch:
+def some_samples(training: TrainState, count: int, step: int = 0) -> LoadedMicroBatch:
     """Return the first so many samples of a step as one micro-batch."""
     ids = tuple(training.order.global_batch(step)[:count].tolist())
     micro: LoadedMicroBatch = training.loader.dataset.__getitems__(MicroBatch(step, 1, ids))
     return micro
 
 
-def decoded_rows(training: Training, micro: LoadedMicroBatch) -> Iterator[dict[str, Any]]:
+def decoded_rows(training: TrainState, micro: LoadedMicroBatch) -> Iterator[dict[str, Any]]:
     """Yield what there is to say of each row of a micro-batch."""
     batch = micro.batch
     count = len(next(iter(batch.values())))
@@ -113,7 +113,7 @@ def label_of(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], row: int
     return f"{value} ({names[value]})" if value in names else str(value)
 
 
-def decoder(training: Training) -> Any:
+def decoder(training: TrainState) -> Any:
     """Return what makes texts of token ids.
 
     Raises:

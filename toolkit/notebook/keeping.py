@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from toolkit.train_state import Training
+from toolkit.train_state import TrainState
 
 
 @contextmanager
-def as_it_was(training: Training) -> Iterator[None]:
+def as_it_was(training: TrainState) -> Iterator[None]:
     """Put weights, buffers, gradients, optimizer, gradient scaler and random generators back when the block ends, bit for bit.
 
     Costs a copy of the weights and of the optimizer's state in host memory while the block lasts.

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import torch
 
+from toolkit.claim import finished_result
 from toolkit.config.yaml import to_yaml
 from toolkit.errors import Preempted, UserError
 from toolkit.notebook.kernel import SET_BY_A_LAUNCHER
 from toolkit.notebook.opening import Recipe
+from toolkit.output.result import Result
 from toolkit.output.run_folder import RunFolder
-from toolkit.session import Result, finished_result
 
 SECONDS_TO_END = 40.0
 

@@ -11,11 +11,11 @@ import torch
 from toolkit.config.schema import OptimConfig
 from toolkit.data.loader import LoadedMicroBatch
 from toolkit.errors import UserError
-from toolkit.loop import take_step
+from toolkit.loop import train_step
 from toolkit.notebook.batches import micro_batches_of
 from toolkit.notebook.keeping import as_it_was
 from toolkit.notebook.plots import BLUE, GREY, ORANGE, Drawn, axes_of, figure
-from toolkit.train_state import Training
+from toolkit.train_state import TrainState
 
 # The weight of the past in the smoothed loss of a range test: about the last seven steps.
 SMOOTHING = 0.85
@@ -45,7 +45,7 @@ class Overfitted(Drawn):
         return drawn
 
 
-def overfit(training: Training, steps: int = 50, rate: float | None = None) -> Overfitted:
+def overfit(training: TrainState, steps: int = 50, rate: float | None = None) -> Overfitted:
     """Take so many steps on the first global batch alone, at a constant rate, and put everything back.
 
     The loss has to come close to zero: a model that can't learn one batch by heart has its inputs, labels or loss wired wrong, or
@@ -104,7 +104,7 @@ class RateRange(Drawn):
         return drawn
 
 
-def learning_rate_range(training: Training, lowest: float = 1e-5, highest: float = 1.0, steps: int = 60) -> RateRange:
+def learning_rate_range(training: TrainState, lowest: float = 1e-5, highest: float = 1.0, steps: int = 60) -> RateRange:
     """Take a step at each of so many rates, rising evenly on a logarithmic scale, on the run's own batches; put everything back.
 
     It ends early where the loss has risen to three times its lowest. (Smith 2015, arXiv 1506.01186.)
@@ -169,7 +169,7 @@ class GradientNorms(Drawn):
         return drawn
 
 
-def gradient_norms(training: Training, steps: int = 1) -> GradientNorms:
+def gradient_norms(training: TrainState, steps: int = 1) -> GradientNorms:
     """Return the gradient norm of each layer over the first steps, taken as the run would take them; put everything back.
 
     A layer whose norm is far below the others learns next to nothing; one far above decides what is clipped.
@@ -217,14 +217,14 @@ def layer_of(name: str) -> str:
     return ".".join(parts[: numbers[0] + 1] if numbers else parts[:-1]) or name
 
 
-def at_rate(training: Training, rate: float) -> Training:
+def at_rate(training: TrainState, rate: float) -> TrainState:
     """Return the same training with a constant learning rate."""
     optim: OptimConfig = replace(training.config.optim, lr=rate, schedule="constant", warmup=0.0)
     return replace(training, config=replace(training.config, optim=optim))
 
 
-def values_of(training: Training, step: int, micro_batches: list[LoadedMicroBatch]) -> tuple[float, float]:
+def values_of(training: TrainState, step: int, micro_batches: list[LoadedMicroBatch]) -> tuple[float, float]:
     """Take a step with the loop's own function; return the mean loss before it and the gradient's norm."""
     units = sum(micro.units for micro in micro_batches)
-    loss, norm = take_step(training, step, micro_batches, units).read()
+    loss, norm = train_step(training, step, micro_batches, units).read()
     return loss / max(1, units), norm

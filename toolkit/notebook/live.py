@@ -11,7 +11,7 @@ from toolkit.notebook.opening import Recipe
 from toolkit.notebook.plots import BLUE, GREY, ORANGE, Drawn, axes_of, figure
 from toolkit.notebook.running import run
 from toolkit.output.ledger import read_ledger
-from toolkit.session import Result
+from toolkit.output.result import Result
 
 SECONDS_BETWEEN_PICTURES = 1.0
 

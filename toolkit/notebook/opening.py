@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from toolkit.command import settings_of
 from toolkit.config.schema import Config
 from toolkit.errors import UserError
 from toolkit.notebook.kernel import start_in_kernel
 from toolkit.prepare import prepare
-from toolkit.run import settings_of
 from toolkit.task import Task
-from toolkit.train_state import Training
+from toolkit.train_state import TrainState
 from toolkit.verify.recipe_file import load_recipe
 
 
@@ -56,7 +56,7 @@ def open_recipe(path: str | Path, settings: str = "") -> Recipe:
     return Recipe(file.stem, config, task, file)
 
 
-def prepared(recipe: Recipe) -> Training:
+def prepared(recipe: Recipe) -> TrainState:
     """Return model, optimizer and data of a recipe on this machine's CPU or first GPU, before its first step.
 
     Nothing is written. A run that is started afterwards prepares its own.

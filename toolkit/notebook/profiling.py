@@ -11,7 +11,7 @@ from toolkit.distributed.phase import BACKWARD_PASS, FORWARD_PASS, OPTIMIZER_STE
 from toolkit.notebook.batches import micro_batches_of
 from toolkit.notebook.keeping import as_it_was
 from toolkit.notebook.learning import values_of
-from toolkit.train_state import Training
+from toolkit.train_state import TrainState
 
 FETCHING = "fetching and collating"
 PHASES = (FETCHING, FORWARD_PASS, BACKWARD_PASS, OPTIMIZER_STEP)
@@ -66,7 +66,7 @@ class Profile:
         return as_table(rows) + as_table(own)
 
 
-def profile_step(training: Training, step: int = 0, top: int = 10) -> Profile:
+def profile_step(training: TrainState, step: int = 0, top: int = 10) -> Profile:
     """Run one step under torch.profiler, after the same step once without it to warm up, and put everything back.
 
     Args:

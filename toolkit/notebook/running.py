@@ -5,9 +5,9 @@ from pathlib import Path
 from toolkit.errors import UserError
 from toolkit.notebook.kernel import start_in_kernel
 from toolkit.notebook.opening import Recipe
+from toolkit.output.result import Result
 from toolkit.output.run_folder import leave_word_of_refusal
-from toolkit.session import Result
-from toolkit.training_run import carry_out
+from toolkit.run import run as run_recipe
 
 
 def run(recipe: Recipe) -> Result:
@@ -23,7 +23,7 @@ def run(recipe: Recipe) -> Result:
     runtime = None
     try:
         runtime = start_in_kernel(recipe.config)
-        return carry_out(recipe.config, recipe.task, recipe.name, runtime)
+        return run_recipe(recipe.config, recipe.task, recipe.name, runtime)
     except UserError as error:
         leave_word_of_refusal(Path(str(recipe.config.output)), error.problems)
         raise

@@ -13,7 +13,7 @@ from toolkit.grad_cache import loss_of_batch
 from toolkit.losses import NOT_COUNTED, logits_of
 from toolkit.notebook.batches import decoder, pieces, some_samples
 from toolkit.notebook.keeping import as_it_was
-from toolkit.train_state import Training
+from toolkit.train_state import TrainState
 
 # A sum of thousands of float32 terms, taken in another order.
 NEAR = 1e-4
@@ -62,7 +62,7 @@ class TokenLosses:
         return f"<p>{escape(repr(self))}. Loss in nats: {scale}; grey does not count.</p>{paragraphs}"
 
 
-def loss_per_token(training: Training, samples: int = 3, step: int = 0) -> TokenLosses:
+def loss_per_token(training: TrainState, samples: int = 3, step: int = 0) -> TokenLosses:
     """Return the loss of each token of the first samples of a step, as the weights are now, without dropout.
 
     For recipes whose loss is a cross-entropy over tokens: language models, masked ones, chat, tagging. It is compared with the

@@ -9,10 +9,10 @@ import torch
 
 from toolkit.config.model import ModelConfig
 from toolkit.config.schema import Config
+from toolkit.losses import reference_losses
 from toolkit.models.export import pretrained_folder
 from toolkit.models.lora import has_adapters
 from toolkit.models.tokenizer import SEQ2SEQ, tokenizer
-from toolkit.sample_scores import reference_losses
 from toolkit.task import Postprocessed, Task, TaskData
 from toolkit.tasks.seq2seq.data import Pairs, TextPairs
 from toolkit.tasks.seq2seq.generation import GenerateConfig, generated_texts

@@ -1,0 +1,144 @@
+"""One training of `against_trainer.py`: a recipe's task by the toolkit's loop, or by Transformers' Trainer.
+
+python benchmarks/accuracy/against_trainer_worker.py OUTPUT.json RECIPE toolkit|Trainer [flags of the recipe]
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tests" / "helpers"))
+
+from recipe_layouts import config_class, load_recipe  # noqa: E402
+
+from toolkit.config.parser import parse  # noqa: E402
+from toolkit.distributed.runtime import Runtime, start_runtime  # noqa: E402
+from toolkit.evaluation import evaluate_model  # noqa: E402
+from toolkit.loop import train  # noqa: E402
+from toolkit.prepare import build_model, prepare  # noqa: E402
+from toolkit.task import Source, Task  # noqa: E402
+
+Figures = dict[str, Any]
+
+
+def main() -> None:
+    """Train, and write metrics and seconds."""
+    place, name, method, *flags = sys.argv[1:]
+    recipe = load_recipe(name)
+    config: Any = parse(config_class(recipe), recipe.__doc__ or "", [*flags, "--output", "runs/not-written"])
+    runtime = start_runtime(config)
+    work = with_toolkit if method == "toolkit" else with_trainer
+    figures = work(recipe.task(config), config, runtime)
+    Path(place).write_text(json.dumps({**figures, "flags": flags}, indent=1), encoding="utf-8")
+    runtime.close()
+
+
+def with_toolkit(task: Task, config: Any, runtime: Runtime) -> Figures:
+    """Train with the loop of this project; evaluation comes once, at the end."""
+    never = replace(config, evaluate=replace(config.evaluate, every=10**9))
+    training = prepare(task, never, runtime)
+    training.output.rows = rows = []
+    last = train(training)
+    return {"metrics": last.metrics, "seconds": sum(row.seconds for row in rows), "steps": training.step}
+
+
+class Samples(torch.utils.data.Dataset[Any]):
+    """A source as the Trainer takes it, with what is random about a sample drawn as usual: from one generator."""
+
+    def __init__(self, source: Source, transform: Callable[[Any, np.random.Generator], Any] | None, seed: int) -> None:
+        self.source, self.transform, self.generator = source, transform, np.random.default_rng(seed)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, number: int) -> Any:
+        if number >= len(self):
+            raise IndexError(number)  # the sampler iterates until then
+        (sample,) = self.source.fetch([number])
+        return sample if self.transform is None else self.transform(sample, self.generator)
+
+
+def with_trainer(task: Task, config: Any, runtime: Runtime) -> Figures:
+    """Train with Transformers' Trainer, its own loss and sampler; the toolkit evaluates what came out."""
+    from transformers import Trainer, TrainingArguments
+
+    model = build_model(task, config, runtime)
+    source = task.data.train
+    lengths = source.lengths(np.arange(len(source)))
+    optim = config.optim
+    with TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder,
+            per_device_train_batch_size=config.batch.size,
+            # A part of an epoch is rounded by each in its own way.
+            max_steps=config.steps or round(config.epochs * -(-len(source) // config.batch.size)),
+            learning_rate=optim.lr,
+            weight_decay=optim.weight_decay,
+            adam_beta1=optim.betas[0],
+            adam_beta2=optim.betas[1],
+            adam_epsilon=optim.eps,
+            max_grad_norm=optim.clip or 0.0,
+            warmup_steps=optim.warmup,
+            lr_scheduler_type=optim.schedule,
+            train_sampling_strategy="group_by_length" if lengths is not None else "random",
+            logging_strategy="no",
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            seed=config.seed,
+            use_cpu=True,
+            remove_unused_columns=False,
+        )
+        view = VIEWS[type(config).__name__]
+        trainer = Trainer(
+            model,
+            arguments,
+            data_collator=lambda samples: view(task.collate(samples)),
+            train_dataset=Samples(source, task.transform, config.seed),
+        )
+        begun = time.perf_counter()
+        done = trainer.train()
+        seconds = time.perf_counter() - begun
+    last = evaluate_model(task, config, runtime, model)
+    assert last is not None
+    return {"metrics": last.metrics, "seconds": seconds, "steps": done.global_step}
+
+
+def as_it_is(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a batch whose names are those of the model."""
+    return dict(batch)
+
+
+def spans(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a batch of questions with the two ends of each answer under the model's names for them."""
+    inputs = {name: values for name, values in batch.items() if name not in ("context", "first", "labels")}
+    return {**inputs, "start_positions": batch["labels"][:, 0], "end_positions": batch["labels"][:, 1]}
+
+
+def shifted(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a batch of blocks, whose labels are the next tokens already."""
+    return {**batch, "shift_labels": batch["labels"]}
+
+
+VIEWS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "Classify": as_it_is,
+    "Tag": as_it_is,
+    "ClassifyImages": as_it_is,
+    "Answer": spans,
+    "Chat": as_it_is,
+    "Language": shifted,
+}
+"""How a batch of a recipe looks to the model's own loss, which the Trainer uses; by the recipe's configuration."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""A run stopped in the middle of an epoch under each way to spread a model, and resumed under each other.
+
+    python benchmarks/fault_tolerance/every_layout.py
+        7 layouts to each of 7 = 49 pairs of a small network in float64; about a quarter of an hour on two cores
+    python benchmarks/fault_tolerance/every_layout.py --layouts "one process" "FSDP2 on 4" "data parallel on 2"
+        a part of it
+
+For each pair: the ledger of the resumed run beside that of an undisturbed one in one process (samples of every step,
+the largest relative difference of losses and gradient norms), and the final weights. Exits with 1 beyond the bound or
+if a sample was seen twice or never.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
+import torch
+from machine import machine, table
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).parents[2]
+TINY = ROOT / "tests" / "helpers" / "tiny_recipe.py"
+# Launch file and processes; micro-batches differ too.
+LAYOUTS: dict[str, tuple[str | None, int, str]] = {
+    "one process": (None, 1, "null"),
+    "data parallel on 2": ("cpu", 2, "3"),
+    "FSDP2 on 2": ("cpu_fsdp2", 2, "2"),
+    "FSDP2 on 4": ("cpu_fsdp2", 4, "1"),
+    "hybrid 2 x 2": ("cpu_fsdp2_hybrid", 4, "null"),
+    "tensor on 2": ("cpu_tensor", 2, "3"),
+    "tensor x data 2 x 2": ("cpu_tensor_and_data", 4, "2"),
+}
+# 45 samples in batches of 8, five epochs: 30 steps, the last of each epoch with five samples.
+SETTINGS = ["--epochs", "5", "--evaluate.every", "10", "--threads", "1", "--checkpoint.every", "100"]
+STOP_AFTER = 13
+BOUND = 1e-12
+
+
+def main() -> None:
+    """Run every pair and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
+    arguments = parser.parse_args()
+    started, worst, wrong = time.monotonic(), 0.0, []
+    with TemporaryDirectory() as scratch:
+        whole = Path(scratch) / "whole"
+        run("one process", whole, stop=None)
+        rows = []
+        for before in arguments.layouts:
+            stopped = Path(scratch) / "stopped"
+            run(before, stopped, stop=STOP_AFTER)
+            cells = []
+            for after in arguments.layouts:
+                resumed = Path(scratch) / "resumed"
+                shutil.copytree(stopped, resumed)
+                run(after, resumed, stop=None)
+                apart, same = compare(resumed, whole)
+                worst = max(worst, *apart)
+                if not same:
+                    wrong.append(f"{before} to {after}")
+                cells.append(f"{max(apart):.0e}" if same else "OTHER SAMPLES")
+                print(before, "to", after, *apart, same, file=sys.stderr, flush=True)
+                shutil.rmtree(resumed)
+            rows.append([before, *cells])
+            shutil.rmtree(stopped)
+    print("# Stopped under one layout, resumed under another\n")
+    print(machine() + "\n")
+    print(
+        f"Stopped after step {STOP_AFTER} of 30, in the middle of an epoch. The largest relative difference of final "
+        f"weights, losses and gradient norms from an undisturbed run in one process; the samples of every step are the "
+        f"same unless it says otherwise. {len(rows) ** 2} pairs, {time.monotonic() - started:.0f} s in all.\n"
+    )
+    print(table(["stopped under, resumed under", *arguments.layouts], rows))
+    if worst > BOUND or wrong:
+        sys.exit(f"beyond the bound of {BOUND:.0e}: {worst:.1e}; other samples: {wrong}")
+
+
+def run(layout: str, folder: Path, stop: int | None) -> None:
+    """Run the tiny recipe until it ends or has been asked to stop."""
+    file, processes, micro = LAYOUTS[layout]
+    words = [sys.executable]
+    if file is not None:
+        words += [
+            "-m",
+            "accelerate.commands.launch",
+            "--config_file",
+            str(ROOT / "accelerate_configs" / f"{file}.yaml"),
+        ]
+        words += ["--num_processes", str(processes), "--main_process_port", "0"]
+    words += [str(TINY), *SETTINGS, "--output", str(folder), "--batch.micro", micro]
+    stopping = {} if stop is None else {"TINY_STOP_AFTER": str(stop)}
+    done = subprocess.run(words, env={**os.environ, **stopping}, capture_output=True, text=True, check=False)
+    record: dict[str, Any] = json.loads((folder / "run.json").read_text())
+    if record["status"] != ("finished" if stop is None else "preempted"):
+        sys.exit(f"{layout}: {record['status']}\n{done.stdout}\n{done.stderr}")
+
+
+def compare(found: Path, expected: Path) -> tuple[list[float], bool]:
+    """Return how far weights, losses and norms are apart, and whether every step had the same samples."""
+    one, other = (load_file(folder / "model" / "model.safetensors") for folder in (found, expected))
+    mine, theirs = (torch.cat([tensors[name].flatten() for name in sorted(tensors)]) for tensors in (one, other))
+    rows, wanted = (
+        [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+        for folder in (found, expected)
+    )
+    same = [(r["step"], r["fingerprint"], r["units"]) for r in rows] == [
+        (r["step"], r["fingerprint"], r["units"]) for r in wanted
+    ]
+    apart = [float((mine - theirs).norm() / theirs.norm())]
+    for key in ("loss", "gradient_norm"):
+        apart.append(max(abs(a[key] / b[key] - 1) for a, b in zip(rows, wanted, strict=False)))
+    return apart, same
+
+
+if __name__ == "__main__":
+    main()

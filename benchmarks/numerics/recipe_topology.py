@@ -1,0 +1,83 @@
+"""How far each recipe's numbers are from those of one process, on other layouts, with small data in float64.
+
+    python benchmarks/numerics/recipe_topology.py
+        one process with micro-batches of 8, 3 and 1, two with 8 and 3, four with 8 and 1, and two that shard the model
+        (FSDP2) with 8 and 3; about four minutes on two cores
+    python benchmarks/numerics/recipe_topology.py --layouts cpu_fsdp2
+        a part of it
+
+Every figure is the largest over all layouts, relative to one process that takes each global batch whole: final weights
+as ||a - b|| / ||b|| over all weights together; loss, gradient norm and evaluation metrics the largest of all steps, or
+of all metrics. Samples and units of every step must be the same. Exits with 1 beyond the bound.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
+import torch
+from machine import accelerate_launch, machine, table
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "tests" / "helpers" / "recipe_layouts.py"
+RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.py"))
+# By name: launch file, processes, micro-batches.
+LAYOUTS = {"2": ("cpu", 2, "none,3"), "4": ("cpu", 4, "none,1"), "cpu_fsdp2": ("cpu_fsdp2", 2, "none,3")}
+BOUND = 1e-12
+SMALLEST = 1e-9
+
+Numbers = dict[str, Any]
+
+
+def main() -> None:
+    """Run all layouts and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
+    arguments = parser.parse_args()
+    found: dict[str, Numbers] = {}
+    with TemporaryDirectory() as scratch:
+        layouts = {"1": ("", 1, "none,3,1"), **{name: LAYOUTS[name] for name in arguments.layouts}}
+        for layout, (file, processes, sizes) in layouts.items():
+            place = Path(scratch) / f"{layout}.pt"
+            words = [*accelerate_launch(sys.executable, processes, file), "--main_process_port", "0"]
+            words = words if processes > 1 else [sys.executable]
+            data = str(Path(scratch) / f"data-{layout}")
+            subprocess.run([*words, str(SCRIPT), str(place), data, sizes, *RECIPES], check=True, stdout=sys.stderr)
+            loaded = torch.load(place, weights_only=False)
+            found |= {f"{name} on {layout}": numbers for name, numbers in loaded.items()}
+    rows, worst = [], 0.0
+    for recipe in RECIPES:
+        expected = found[f"{recipe} None on 1"]
+        others = [numbers for name, numbers in found.items() if name.startswith(f"{recipe} ")]
+        apart = [max(values) for values in zip(*(differences(one, expected) for one in others), strict=True)]
+        worst = max(worst, *apart)
+        rows.append([recipe, *(f"{value:.1e}" for value in apart)])
+    print("# Every recipe on other layouts: largest relative difference from one process\n")
+    print(machine() + "\n")
+    print(table(["recipe", "final weights", "loss", "gradient norm", "evaluation metrics"], rows))
+    if worst > BOUND:
+        sys.exit(f"beyond the bound of {BOUND:.0e}")
+
+
+def differences(found: Numbers, expected: Numbers) -> list[float]:
+    """Return how far weights, loss, gradient norm and metrics are apart."""
+    weights = float((found["weights"] - expected["weights"]).norm() / expected["weights"].norm())
+    loss = norm = 0.0
+    for one, other in zip(found["rows"], expected["rows"], strict=True):
+        if (one["fingerprint"], one["units"]) != (other["fingerprint"], other["units"]):
+            sys.exit("other samples or units in a step")
+        loss = max(loss, abs(one["loss"] / other["loss"] - 1))
+        norm = max(norm, abs(one["gradient_norm"] / other["gradient_norm"] - 1))
+    metrics = [
+        abs(found["metrics"][name] - value) / max(abs(value), SMALLEST) for name, value in expected["metrics"].items()
+    ]
+    return [weights, loss, norm, max(metrics)]
+
+
+if __name__ == "__main__":
+    main()

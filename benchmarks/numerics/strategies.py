@@ -1,0 +1,118 @@
+"""How far a training on a sharded or split model is from the same training in one process, with real processes on CPU.
+
+    python benchmarks/numerics/strategies.py
+        one process; distributed data parallel, FSDP2, hybrid sharding, tensor parallel, and tensor times data parallel
+        on two and four processes, by the launch files of accelerate_configs/; three models in float64; about seven
+        minutes on two cores
+    python benchmarks/numerics/strategies.py --strategies "FSDP2 on 2" --models BERT --samples 45
+        a part of it
+
+Every figure is the largest over the micro-batch sizes, relative to one process that takes each global batch whole:
+final weights as ||a - b|| / ||b|| over all weights together; loss, gradient norm and metrics the largest of all steps
+or evaluations. The last batch of an epoch is smaller. Exits with 1 if a bound is broken or a step had other samples.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
+import torch
+from machine import machine, table
+from topology_work import BOUNDS, GLOBAL_BATCH, MODELS, SAMPLES, Difference, LayoutResult, difference
+
+CONFIGS = Path(__file__).parents[2] / "accelerate_configs"
+# Launch file, processes, and further words for the launcher.
+STRATEGIES: dict[str, tuple[str, int, list[str]]] = {
+    "distributed data parallel on 2": ("cpu", 2, []),
+    "distributed data parallel on 4": ("cpu", 4, []),
+    "FSDP2 on 1": ("cpu_fsdp2", 1, []),
+    "FSDP2 on 2": ("cpu_fsdp2", 2, []),
+    "FSDP2 on 4": ("cpu_fsdp2", 4, []),
+    "FSDP2 on 2, offloaded": ("cpu_fsdp2", 2, ["--fsdp_offload_params", "true"]),
+    "FSDP2 on 2, activations checkpointed": ("cpu_fsdp2", 2, ["--fsdp_activation_checkpointing", "true"]),
+    "FSDP2 on 2, layers kept whole": ("cpu_fsdp2", 2, ["--fsdp_reshard_after_forward", "false"]),
+    "FSDP2 on 2, built by one": ("cpu_fsdp2", 2, ["--fsdp_cpu_ram_efficient_loading", "true"]),
+    "hybrid sharding, 2 x 2": ("cpu_fsdp2_hybrid", 4, []),
+    "tensor parallel on 2": ("cpu_tensor", 2, []),
+    "tensor x data parallel, 2 x 2": ("cpu_tensor_and_data", 4, []),
+}
+# BERT brings no plan for tensor parallel, and a plain module can't compute its activations again.
+LEFT_OUT = {"tensor": "BERT", "checkpointed": "plain transformer"}
+FIGURES = {"weights": "final weights", "loss": "loss", "norm": "gradient norm", "metrics": "evaluation metrics"}
+
+
+def main() -> None:
+    """Run everything and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--micro", nargs="+", type=int, default=[GLOBAL_BATCH, 3])
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--samples", type=int, default=SAMPLES)
+    arguments = parser.parse_args()
+    started = time.monotonic()
+    with TemporaryDirectory() as scratch:
+        expected = run([sys.executable], Path(scratch), arguments, arguments.models, [GLOBAL_BATCH])
+        rows, passed = [], True
+        for strategy in arguments.strategies:
+            file, processes, more = STRATEGIES[strategy]
+            left_out = [name for word, name in LEFT_OUT.items() if word in strategy]
+            models = [name for name in arguments.models if name not in left_out]
+            words = ["-m", "accelerate.commands.launch", "--config_file", str(CONFIGS / f"{file}.yaml")]
+            words += ["--num_processes", str(processes), "--main_process_port", "0", *more]
+            results = run([sys.executable, *words], Path(scratch), arguments, models, arguments.micro)
+            for name in models:
+                first = expected[name, GLOBAL_BATCH]
+                apart = [difference(result, first) for (model, _), result in results.items() if model == name]
+                rows.append(row(strategy, name, apart))
+                print(*rows[-1], file=sys.stderr, flush=True)
+                passed = passed and all(one.largest <= BOUNDS[name] and one.same_samples for one in apart)
+    steps = arguments.epochs * -(-arguments.samples // GLOBAL_BATCH)
+    print("# Spread models against one process: largest relative difference\n")
+    print(machine() + "\n")
+    print(
+        f"{arguments.samples} samples, global batch {GLOBAL_BATCH}, {steps} steps, micro-batches {arguments.micro}, "
+        f"AdamW, clipping at 1, float64, no dropout; {time.monotonic() - started:.0f} s in all.\n"
+    )
+    print(table(["strategy", "model", *FIGURES.values(), "same samples", "bound"], rows))
+    if not passed:
+        sys.exit(1)
+
+
+def run(
+    launcher: list[str], scratch: Path, arguments: argparse.Namespace, models: list[str], micro: list[int]
+) -> dict[tuple[str, int], LayoutResult]:
+    """Start `topology_worker.py` and return the layouts with the balanced cut, by model and micro-batch."""
+    output = scratch / "results.pt"
+    command = [*launcher, str(Path(__file__).with_name("topology_worker.py")), "toolkit", str(output)]
+    command += ["--models", *models, "--micro", *map(str, micro), "--balance", "--threads", "1"]
+    command += ["--epochs", str(arguments.epochs), "--samples", str(arguments.samples)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    found: dict[tuple[str, int, bool], dict[str, Any]] = torch.load(output)
+    return {(name, size): LayoutResult(**result) for (name, size, _), result in found.items()}
+
+
+def row(strategy: str, name: str, apart: list[Difference]) -> list[str]:
+    """Return the largest differences of a strategy."""
+    largest = [max(getattr(one, key) for one in apart) for key in FIGURES]
+    same = all(one.same_samples for one in apart)
+    verdict = "pass" if max(largest) <= BOUNDS[name] and same else "FAIL"
+    return [
+        strategy,
+        name,
+        *(f"{value:.1e}" for value in largest),
+        "yes" if same else "NO",
+        f"{verdict} (at most {BOUNDS[name]:g})",
+    ]
+
+
+if __name__ == "__main__":
+    main()

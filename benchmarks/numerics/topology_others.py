@@ -1,0 +1,189 @@
+"""The work of `topology.py` done by others: Transformers' `Trainer`, and the loop of the Accelerate documentation.
+
+Both can only take layouts in which micro-batch x accumulation x processes is the global batch.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from topology_work import (
+    GLOBAL_BATCH,
+    MODELS,
+    LayoutResult,
+    Source,
+    all_weights,
+    collate,
+    sources,
+    work_config,
+)
+from torch.utils.data import DataLoader
+from transformers import EvalPrediction, Trainer, TrainingArguments, get_linear_schedule_with_warmup
+
+SETTINGS = work_config(GLOBAL_BATCH, balance=False).optim
+
+
+class WithMeanLoss(torch.nn.Module):
+    """The plain transformer with the interface that `Trainer` expects: labels in, mean loss out."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Return the loss averaged over the samples, and the logits."""
+        logits = self.model(input_ids, attention_mask)
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+def build(name: str) -> torch.nn.Module:
+    """Return a model with the same new weights in every process and layout."""
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    return WithMeanLoss(model) if name == "plain transformer" else model
+
+
+def as_list(source: Source) -> list[Any]:
+    """Return the samples as a list, which is a data set to both."""
+    return source.fetch(range(len(source)))
+
+
+def run_trainer(name: str, processes: int, micro: int, epochs: int, samples: int) -> LayoutResult:
+    """Train one layout with Transformers' `Trainer`."""
+    training, evaluation = sources(name, samples)
+    by_token = name == "Llama"
+    with TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder,
+            per_device_train_batch_size=micro,
+            per_device_eval_batch_size=micro,
+            gradient_accumulation_steps=GLOBAL_BATCH // (micro * processes),
+            num_train_epochs=epochs,
+            learning_rate=SETTINGS.lr,
+            weight_decay=SETTINGS.weight_decay,
+            max_grad_norm=SETTINGS.clip or 0.0,
+            warmup_steps=SETTINGS.warmup,
+            lr_scheduler_type="linear",
+            logging_steps=1,
+            eval_strategy="epoch",
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            seed=0,
+            use_cpu=True,
+            ddp_backend="gloo" if processes > 1 else None,
+            remove_unused_columns=False,
+            prediction_loss_only=by_token,
+        )
+        trainer = Quiet(
+            build(name),
+            arguments,
+            data_collator=collate,
+            train_dataset=as_list(training),
+            eval_dataset=as_list(evaluation),
+            compute_metrics=None if by_token else share_right,
+        )
+        trainer.train()
+        weights = all_weights(trainer.accelerator.unwrap_model(trainer.model))
+        history = trainer.state.log_history
+        trainer.accelerator.free_memory()
+    steps = [entry for entry in history if "grad_norm" in entry]
+    return LayoutResult(
+        weights,
+        [entry["loss"] for entry in steps],
+        [entry["grad_norm"] for entry in steps],
+        [
+            {key: value for key, value in entry.items() if key in ("eval_loss", "eval_accuracy")}
+            for entry in history
+            if "eval_loss" in entry
+        ],
+        [],
+    )
+
+
+class Quiet(Trainer):
+    """`Trainer` that prints nothing: its figures are read from its history, unrounded."""
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Keep the figures."""
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+
+
+def share_right(predicted: EvalPrediction) -> dict[str, float]:
+    """Return the accuracy."""
+    return {"accuracy": float((np.argmax(predicted.predictions, -1) == predicted.label_ids).mean())}
+
+
+def run_plain_loop(name: str, processes: int, micro: int, epochs: int, samples: int) -> LayoutResult:
+    """Train one layout with the loop of Accelerate's gradient accumulation guide and example."""
+    training, evaluation = sources(name, samples)
+    steps = GLOBAL_BATCH // (micro * processes)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=steps)
+    model = build(name)
+    shuffle = torch.Generator().manual_seed(0)
+    train_loader = DataLoader(as_list(training), micro, shuffle=True, generator=shuffle, collate_fn=collate)
+    evaluation_loader = DataLoader(as_list(evaluation), micro, collate_fn=collate)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), SETTINGS.lr, SETTINGS.betas, SETTINGS.eps, weight_decay=SETTINGS.weight_decay
+    )
+    # As in the example: counted before `prepare` cuts the loader, because a prepared scheduler steps once per process.
+    total = len(train_loader) * epochs // steps
+    schedule = get_linear_schedule_with_warmup(optimizer, round(SETTINGS.warmup * total), total)
+    model, optimizer, train_loader, evaluation_loader, schedule = accelerator.prepare(
+        model, optimizer, train_loader, evaluation_loader, schedule
+    )
+    losses: list[float] = []
+    norms: list[float] = []
+    metrics = []
+    for _ in range(epochs):
+        model.train()
+        waiting: list[torch.Tensor] = []
+        for batch in train_loader:
+            with accelerator.accumulate(model):
+                loss = mean_loss(model(**batch))
+                waiting.append(loss.detach())
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    norms.append(float(accelerator.clip_grad_norm_(model.parameters(), SETTINGS.clip)))
+                    losses.append(float(accelerator.gather(torch.stack(waiting).mean()).mean()))
+                    waiting = []
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+        metrics.append(evaluate_plainly(accelerator, model, evaluation_loader, by_token=name == "Llama"))
+    weights = all_weights(accelerator.unwrap_model(model))
+    accelerator.free_memory()
+    return LayoutResult(weights, losses, norms, metrics, [])
+
+
+def mean_loss(answer: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return the loss as the model averaged it."""
+    return answer["loss"]
+
+
+@torch.no_grad()
+def evaluate_plainly(
+    accelerator: Accelerator, model: torch.nn.Module, loader: DataLoader[Any], by_token: bool
+) -> dict[str, float]:
+    """Evaluate as the examples do: the mean of the batches' losses, and the accuracy by `gather_for_metrics`."""
+    model.eval()
+    losses, right, count = [], 0, 0
+    for batch in loader:
+        answer = model(**batch)
+        losses.append(accelerator.gather(mean_loss(answer)).mean())
+        if not by_token:
+            decided, labels = accelerator.gather_for_metrics((answer["logits"].argmax(-1), batch["labels"]))
+            right += int((decided == labels).sum())
+            count += len(labels)
+    loss = float(torch.stack(losses).mean())
+    return {"loss": loss} if by_token else {"loss": loss, "accuracy": right / count}

@@ -1,0 +1,295 @@
+"""The work of `topology.py`: three small models, random data, one task for each, and the comparison of two layouts.
+
+Everything is float64 and without dropout, so that whatever differs between two layouts comes from the training itself.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.distributed.tensor import DTensor
+
+from toolkit import BatchConfig, Config, OptimConfig, Task, TaskData
+from toolkit.distributed.runtime import Runtime
+from toolkit.evaluation import Evaluation
+from toolkit.loop import train
+from toolkit.metrics import accuracy
+from toolkit.prepare import prepare
+
+GLOBAL_BATCH = 16
+SAMPLES = 211
+EVALUATION_SAMPLES = 53
+VOCABULARY = 97
+CLASSES = 3
+SHORTEST, LONGEST = 3, 32
+WIDTH, HEADS, LAYERS = 32, 4, 2
+IGNORED = -100
+
+Sample = tuple[torch.Tensor, torch.Tensor]
+
+
+class Source:
+    """Random token sequences of random length from a fixed seed, with a label per sequence or per token.
+
+    Half of the tokens tell the class, so that there is something to learn. Where tokens are labelled, only those after
+    a random position are, so that samples differ much in their number of units.
+    """
+
+    def __init__(self, samples: int, seed: int, token_labels: bool) -> None:
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(low: int, high: int, size: int) -> torch.Tensor:
+            return torch.randint(low, high, (size,), generator=generator)
+
+        lengths = draw(SHORTEST, LONGEST + 1, samples).tolist()
+        self.samples: list[Sample] = []
+        for length in lengths:
+            kind = draw(0, CLASSES, 1).squeeze(0)
+            anything = draw(1, VOCABULARY, length)
+            telling = (anything - 1) // CLASSES * CLASSES + kind + 1
+            tokens = torch.where(draw(0, 2, length) == 0, anything, telling)
+            labels = kind
+            if token_labels:
+                labels = tokens.clone()
+                labels[: int(draw(1, length, 1))] = IGNORED
+            self.samples.append((tokens, labels))
+        self.known_lengths = np.array(lengths, dtype=np.int64)
+        self.name = f"random-{samples}-{seed}-{token_labels}"
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def fetch(self, ids: Sequence[int]) -> list[Sample]:
+        """Return the samples with these ids."""
+        return [self.samples[number] for number in ids]
+
+    def lengths(self, ids: np.ndarray) -> np.ndarray:
+        """Return the lengths of these samples in tokens."""
+        return self.known_lengths[ids]
+
+    def digest(self) -> str:
+        """Return what the content follows from."""
+        return self.name
+
+
+def collate(samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
+    """Pad to the longest sample; labels of tokens are padded with the value that no loss counts."""
+    tokens, labels = zip(*samples, strict=True)
+    padded = torch.nn.utils.rnn.pad_sequence(list(tokens), batch_first=True)
+    return {
+        "input_ids": padded,
+        "attention_mask": (padded > 0).long(),
+        "labels": torch.nn.utils.rnn.pad_sequence(list(labels), batch_first=True, padding_value=IGNORED)
+        if labels[0].ndim
+        else torch.stack(labels),
+    }
+
+
+class PlainTransformer(torch.nn.Module):
+    """A classifier from PyTorch's own layers alone."""
+
+    # For tensor parallel: what a model of Transformers has in its configuration.
+    tp_plan: ClassVar = {"layers.layers.*.linear1": "colwise", "layers.layers.*.linear2": "rowwise"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = torch.nn.Embedding(VOCABULARY, WIDTH)
+        self.positions = torch.nn.Embedding(LONGEST, WIDTH)
+        layer = torch.nn.TransformerEncoderLayer(
+            WIDTH, HEADS, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.layers = torch.nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        self.head = torch.nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Return logits, shape (samples, classes), from tokens and mask of shape (samples, longest)."""
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+        hidden = self.tokens(input_ids) + self.positions(positions)
+        hidden = self.layers(hidden, src_key_padding_mask=attention_mask == 0)
+        mask = attention_mask.unsqueeze(-1)
+        return self.head((hidden * mask).sum(1) / mask.sum(1))
+
+
+def plain_transformer() -> torch.nn.Module:
+    """Return the plain PyTorch transformer."""
+    return PlainTransformer().double()
+
+
+def bert() -> torch.nn.Module:
+    """Return a small BERT classifier with new weights."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=2 * WIDTH,
+        max_position_embeddings=LONGEST,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        num_labels=CLASSES,
+    )
+    return BertForSequenceClassification(config).double()
+
+
+def llama() -> torch.nn.Module:
+    """Return a small Llama with new weights; its norms and rotary embedding compute in float32 all the same."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS // 2,
+        intermediate_size=2 * WIDTH,
+        max_position_embeddings=LONGEST,
+        use_cache=False,
+    )
+    return LlamaForCausalLM(config).double()
+
+
+MODELS: dict[str, Callable[[], torch.nn.Module]] = {
+    "plain transformer": plain_transformer,
+    "BERT": bert,
+    "Llama": llama,
+}
+# How far apart two layouts of the toolkit may be. Llama's float32 parts round at 6e-8, whatever the order of the sums.
+BOUNDS = {"plain transformer": 1e-12, "BERT": 1e-12, "Llama": 1e-7}
+
+
+def sources(name: str, samples: int = SAMPLES) -> tuple[Source, Source]:
+    """Return the samples for training and for evaluation."""
+    by_token = name == "Llama"
+    return Source(samples, 1, by_token), Source(EVALUATION_SAMPLES, 2, by_token)
+
+
+def work_task(name: str, samples: int = SAMPLES) -> Task:
+    """Return the task of one of `MODELS`."""
+    training, evaluation = sources(name, samples)
+
+    def logits(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        answer = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        return answer if isinstance(answer, torch.Tensor) else answer.logits
+
+    if name == "Llama":
+        return Task(
+            model=lambda runtime: llama(),
+            data=TaskData(train=training, evaluate=evaluation),
+            collate=collate,
+            units=lambda batch: int((batch["labels"][:, 1:] != IGNORED).sum()),
+            loss=lambda model, batch: F.cross_entropy(
+                logits(model, batch)[:, :-1].flatten(0, 1),
+                batch["labels"][:, 1:].flatten(),
+                ignore_index=IGNORED,
+                reduction="sum",
+            ),
+        )
+    return Task(
+        model=lambda runtime: MODELS[name](),
+        data=TaskData(train=training, evaluate=evaluation),
+        collate=collate,
+        units=lambda batch: len(batch["labels"]),
+        loss=lambda model, batch: F.cross_entropy(logits(model, batch), batch["labels"], reduction="sum"),
+        predict=lambda model, batch: logits(model, batch).argmax(-1),
+        metrics=[accuracy],
+    )
+
+
+def work_config(micro: int, balance: bool, epochs: int = 2) -> Config:
+    """Return the settings of one layout. The evaluation is cut like the training, so that its cut is tried as well."""
+    return Config(
+        batch=BatchConfig(size=GLOBAL_BATCH, micro=micro, balance=balance, eval=micro),
+        optim=OptimConfig(lr=5e-3, weight_decay=0.01, clip=1.0, warmup=0.1),
+        epochs=epochs,
+    )
+
+
+@dataclass(frozen=True)
+class LayoutResult:
+    """What one training came to; the same in every process."""
+
+    weights: torch.Tensor
+    """All of them in one row, on the host."""
+    losses: list[float]
+    """By step."""
+    norms: list[float]
+    """Gradient norms before clipping, by step."""
+    metrics: list[dict[str, float]]
+    """By evaluation."""
+    fingerprints: list[str]
+    """Of the samples of each step; empty where the method has none."""
+
+
+def run_layout(
+    runtime: Runtime, name: str, micro: int, balance: bool = True, epochs: int = 2, samples: int = SAMPLES
+) -> LayoutResult:
+    """Train one layout with the toolkit, in all processes of `runtime`, and leave the runtime fit for the next."""
+    training = prepare(work_task(name, samples), work_config(micro, balance, epochs), runtime)
+    training.output.rows = rows = []
+    last: Evaluation = train(training)
+    evaluations = [row.evaluation for row in rows if row.evaluation is not None]
+    assert evaluations[-1] == last.metrics
+    weights = all_weights(runtime.accelerator.unwrap_model(training.model))
+    runtime.accelerator.free_memory()
+    return LayoutResult(
+        weights,
+        [row.loss for row in rows if row.loss is not None],
+        [row.gradient_norm for row in rows],
+        evaluations,
+        [row.fingerprint for row in rows],
+    )
+
+
+def all_weights(model: torch.nn.Module) -> torch.Tensor:
+    """Return all weights in one row, on the host."""
+    whole = (p.full_tensor() if isinstance(p, DTensor) else p for p in (p.detach() for p in model.parameters()))
+    return torch.cat([parameter.cpu().flatten() for parameter in whole])
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one layout is from another; each figure relative, infinite where the number of steps differs."""
+
+    weights: float
+    """||a - b|| / ||b|| over all weights together: a single weight whose true gradient is zero is noise."""
+    loss: float
+    """The largest of all steps."""
+    norm: float
+    """The largest of all steps."""
+    metrics: float
+    """The largest of all evaluations and metrics."""
+    same_samples: bool
+    """Whether every step had the same samples."""
+
+    @property
+    def largest(self) -> float:
+        """The worst of the four."""
+        return max(self.weights, self.loss, self.norm, self.metrics)
+
+
+def difference(result: LayoutResult, first: LayoutResult) -> Difference:
+    """Return how far a layout is from the first one."""
+    return Difference(
+        float((result.weights - first.weights).norm() / first.weights.norm()),
+        furthest(result.losses, first.losses),
+        furthest(result.norms, first.norms),
+        furthest(flat(result.metrics), flat(first.metrics)),
+        result.fingerprints == first.fingerprints,
+    )
+
+
+def furthest(values: list[float], others: list[float]) -> float:
+    """Return the largest relative difference of two lists, element by element; infinite if their lengths differ."""
+    if len(values) != len(others):
+        return float("inf")
+    return max(0.0 if a == b else abs(a - b) / max(abs(b), 1e-300) for a, b in zip(values, others, strict=True))
+
+
+def flat(evaluations: list[dict[str, float]]) -> list[float]:
+    """Return all metrics of all evaluations, by name."""
+    return [metrics[name] for metrics in evaluations for name in sorted(metrics)]

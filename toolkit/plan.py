@@ -1,0 +1,161 @@
+"""What is going to happen, line by line, before any of it does."""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+
+from toolkit.checkpoint.load import weights_of
+from toolkit.checkpoint.staging import in_bytes
+from toolkit.config.learning_rates import about_rate
+from toolkit.data.split import accumulation
+from toolkit.distributed.fsdp import units
+from toolkit.models.parameters import canonical, parameter_names
+from toolkit.output.console import amount
+from toolkit.schedules import warmup_steps
+from toolkit.train_state import TrainState
+
+# Running averages of the size of the weights that an optimizer keeps.
+AVERAGES = {"adamw": 2, "sgd": 1}
+TORCHRUN_GRACE = 30.0
+NAMED = 8
+
+
+def plan(state: TrainState) -> dict[str, str]:
+    """Return what is going to happen, line by line, before any of it does."""
+    task, config, runtime = state.task, state.config, state.runtime
+    size, processes = config.batch.size, runtime.data_parallel_size
+    fewest = accumulation(size, processes, config.batch.micro)
+    by_length = config.batch.balance and task.data.train.lengths(np.zeros(1, dtype=np.int64)) is not None
+    parameters = list(state.model.parameters())
+    trainable = sum(p.numel() for p in parameters if p.requires_grad)
+    optim = config.optim
+    held_out = (
+        f", {len(task.data.evaluate):,} for evaluation" if task.data.evaluate is not None else ", none for evaluation"
+    )
+    summary = {**task.summary, **task.data.summary}
+    summary["samples"] = f"{len(task.data.train):,} for training{held_out}"
+    group = "process(es)" if runtime.strategy.tensor == 1 else f"group(s) of {runtime.strategy.tensor} processes"
+    summary["global batch"] = (
+        f"{size} = {processes} {group} x {fewest} micro-batch(es) of about {amount(size / processes / fewest)}"
+    )
+    if by_length:
+        finer = ", and into more where that saves padding" if runtime.device.type == "cpu" else ""
+        summary["global batch"] += f", cut by length{finer}"
+    epochs = amount(state.total_steps / state.steps_per_epoch)
+    summary["steps"] = (
+        f"{state.total_steps:,} ({epochs} epochs of {state.steps_per_epoch:,}), "
+        f"evaluation every {config.evaluate.every or state.steps_per_epoch:,}"
+        + (f", {config.batch.evaluated:,} samples at once in each process" if task.data.evaluate is not None else "")
+    )
+    if state.first_step:
+        summary["steps"] += f"; {state.first_step:,} are done, {state.total_steps - state.first_step:,} are left"
+    summary["checkpoints"] = checkpoint_line(state)
+    summary["optimizer"] = (
+        f"{optim.name}, {about_rate(config)}, {warmup_steps(optim, state.total_steps):,} warm-up steps, "
+        f"then {optim.schedule}; "
+        f"weight decay {optim.weight_decay:g}, clip {optim.clip if optim.clip is not None else 'off'}"
+    )
+    dtypes = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters}))
+    summary["parameters"] = f"{sum(p.numel() for p in parameters):,} ({trainable:,} trainable), {dtypes}"
+    if state.unused:
+        module = runtime.accelerator.unwrap_model(state.model)
+        size = sum(p.numel() for p, name in parameter_names(module).items() if name in state.unused)
+        parts = named(parts_of(module, state.unused))
+        summary["frozen"] = (
+            f"{len(state.unused)} tensor(s) of {size:,} parameters that this task leaves unused: {parts}"
+        )
+    summary["device"] = f"{runtime.device.type}, mixed precision {runtime.precision}" + (
+        f", {runtime.threads} thread(s) per process"
+        if runtime.device.type == "cpu" or runtime.strategy.offloaded or config.threads is not None
+        else ""
+    )
+    if task.data.workers:
+        summary["workers"] = f"{task.data.workers} per process fetch and collate"
+    if runtime.size > 1 or runtime.strategy.is_sharded:
+        summary["strategy"] = runtime.strategy.description
+    if runtime.strategy.sharded:
+        summary["strategy"] += f", in {units(state.model)} unit(s) that are gathered one after another"
+    summary["launch file"] = runtime.launch.description
+    for part in state.model.modules():
+        summary |= getattr(part, "plan_remarks", {})
+    dropout = active_dropout(state.model)
+    if dropout:
+        summary["note"] = f"dropout {dropout:g}: numbers repeat on the same topology only"
+    norms = batch_norms(state.model)
+    if norms:
+        summary["batch norm"] = (
+            f"{len(norms)} layer(s) in training mode ({norms[0]}, ...): their statistics depend on how the batch is "
+            "cut, "
+            "so numbers differ between topologies"
+        )
+    return summary
+
+
+def checkpoint_line(state: TrainState) -> str:
+    """Say how often a checkpoint is written, what it costs, and what stops the run."""
+    config = state.config.checkpoint
+    size = state_bytes(state)
+    every = config.every or state.steps_per_epoch
+    runtime = state.runtime
+    parts = runtime.strategy.shard * runtime.strategy.tensor
+    if parts == 1:
+        copies = f"their copy in the memory of the main process takes {in_bytes(size)} more"
+    else:
+        copies = f"{parts} processes write a part each, whose copy in memory takes about {in_bytes(size // parts)} more"
+    kept = f"the newest {max(1, config.keep)} and the one with the {config.best} are kept"
+    if config.keep == 0:
+        kept += " until the run is finished, and then none"
+    line = f"every {every:,} steps, {in_bytes(size)} each; {kept}; {copies}"
+    # torchrun, which `accelerate launch` uses for several processes, kills 30 s after it has sent SIGTERM.
+    if config.grace is not None and config.grace > TORCHRUN_GRACE and "TORCHELASTIC_RUN_ID" in os.environ:
+        line += (
+            f". Warning: checkpoint.grace is {config.grace:g} s, but this launcher kills {TORCHRUN_GRACE:g} s after "
+            "its SIGTERM"
+        )
+    return line
+
+
+def state_bytes(state: TrainState) -> int:
+    """Return the size of weights and optimizer state together: what a checkpoint and its copy in memory take."""
+    tensors = weights_of(state.runtime.accelerator.unwrap_model(state.model)).values()
+    trained = sum(t.numel() * t.element_size() for t in tensors if t.requires_grad)
+    return sum(t.numel() * t.element_size() for t in tensors) + AVERAGES[state.config.optim.name] * trained
+
+
+def parts_of(model: torch.nn.Module, chosen: Iterable[str]) -> list[str]:
+    """Return parameters in the largest parts of a model that consist of them; `*` stands for the number of a layer."""
+    names, chosen = parameter_names(model), set(chosen)
+    left = {parameter for parameter in model.parameters() if names[parameter] in chosen}
+    found = []
+    for part, module in model.named_modules():  # the outer ones come first
+        inside = set(module.parameters())
+        if inside and inside <= left:
+            found.append(canonical(part))
+            left -= inside
+    found += [names[parameter] for parameter in model.parameters() if parameter in left]
+    return list(dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in found))
+
+
+def named(names: Sequence[str]) -> str:
+    """Return some of the names in words."""
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+def batch_norms(model: torch.nn.Module) -> list[str]:
+    """Return the names of batch-norm layers that are in training mode: their statistics depend on the cut."""
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training
+    ]
+
+
+def active_dropout(model: torch.nn.Module) -> float:
+    """Return the largest dropout probability in the model, as far as its layers tell."""
+    features = [m.p for m in model.modules() if isinstance(m, torch.nn.modules.dropout._DropoutNd)]
+    # What models of images call so leaves out whole branches of some samples (stochastic depth).
+    branches = [p for m in model.modules() if isinstance(p := getattr(m, "drop_prob", None), float)]
+    return max([*features, *branches], default=0.0)

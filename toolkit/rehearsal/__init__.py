@@ -1,0 +1,1 @@
+"""What is tried before the first step, because it would fail, or be wrong without a word, hours later."""

@@ -1,0 +1,229 @@
+"""What is tried on the first micro-batch, before any step, because it would hang or fail obscurely later."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+
+from toolkit.data.loader import LoadedMicroBatch, MicroBatches
+from toolkit.data.split import MicroBatch
+from toolkit.distributed.runtime import Runtime
+from toolkit.errors import UserError
+from toolkit.grad_cache import loss_of_batch
+from toolkit.models.parameters import is_of_head, parameter_names
+from toolkit.plan import named
+from toolkit.task import Task
+
+
+def parameters_to_freeze(
+    task: Task,
+    runtime: Runtime,
+    model: torch.nn.Module,
+    batches: MicroBatches,
+    plans: Iterable[MicroBatch],
+    begins: bool,
+) -> list[str]:
+    """Try the first micro-batch of this process, and return the parameters that are unused and so are to be frozen.
+
+    Where one lacks a gradient the other micro-batches of the first global batch are tried too: how it is cut decides
+    nothing. A run that goes on freezes nothing that it had not frozen when it began.
+
+    Args:
+        task: what is trained.
+        runtime: where.
+        model: as Accelerate prepared it.
+        batches: makes micro-batches of plans.
+        plans: those of this process, of the first step alone, at least one.
+        begins: whether the run begins here.
+
+    Raises:
+        UserError: the loss is not a differentiable scalar, or see `unused_parameters`.
+    """
+    always: list[str] | None = None  # without a gradient in all micro-batches of this process
+    ever: dict[str, None] = {}  # in any of them
+    for plan in plans:
+        micro = runtime.together(lambda plan=plan: batches.__getitems__(plan))  # type: ignore[misc]
+        runtime.phase("trying the first micro-batch", plan.step + 1, patient=True, batch=micro)
+        without = runtime.together(
+            lambda micro=micro: without_gradient(task, runtime, model, micro),  # type: ignore[misc]
+            talking=True,
+        )
+        always = without if always is None else [name for name in always if name in without]
+        ever |= dict.fromkeys(without)
+        if not any(runtime.gather_all(without)):
+            break
+    found = runtime.gather_all((always or [], list(ever)))
+    everywhere = [name for name in found[0][0] if begins and all(name in names for names, _ in found)]
+    sometimes = [name for name in dict.fromkeys(name for _, names in found for name in names) if name not in everywhere]
+    module = runtime.accelerator.unwrap_model(model)
+    return runtime.together(lambda: unused_parameters(module, everywhere, sometimes if runtime.size > 1 else []))
+
+
+def without_gradient(task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch) -> list[str]:
+    """Run one micro-batch forward and backward without changing anything, and name the parameters that got no gradient.
+
+    Raises:
+        UserError: the loss is not a differentiable scalar.
+    """
+    # A batch norm in training mode would take this batch into its statistics.
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    sharded = runtime.strategy.sharded
+    names = parameter_names(runtime.accelerator.unwrap_model(model))
+    # Nothing has to be sent to know it.
+    with gradients_of_units(model) if sharded else runtime.accelerator.no_sync(model) as seen:
+        total = loss_of_batch(task, model, runtime.to_device(micro.batch))
+        if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
+            raise UserError(
+                f"the task's loss returned {described(total)}; it must return a scalar tensor that depends on the "
+                "weights: "
+                "the sum (never the mean) over the units of the batch"
+            )
+        runtime.accelerator.backward(total)
+    without = [
+        name
+        for parameter, name in names.items()
+        if parameter.requires_grad and (parameter not in seen if sharded else parameter.grad is None)
+    ]
+    model.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    return without
+
+
+@contextmanager
+def gradients_of_units(model: torch.nn.Module) -> Iterator[set[torch.nn.Parameter]]:
+    """Collect which parameters of a sharded model get a gradient in this process, and let nothing be reduced.
+
+    The processes would reduce what each has a gradient for. Where these are not the same parameters they would wait for
+    each other, or add up what does not belong together. While a unit computes, whole parameters stand in place of the
+    sharded ones; their gradients are dropped as they come.
+    """
+    seen: set[torch.nn.Parameter] = set()
+    sharded = {(part, name): parameter for part in model.modules() for name, parameter in part._parameters.items()}
+    known: set[torch.nn.Parameter] = set()
+    handles: list[Any] = []
+
+    def watch(unit: torch.nn.Module, _: Any) -> None:
+        for part in unit.modules():
+            for name, whole in part._parameters.items():
+                own = sharded[part, name]
+                if whole is not None and own is not None and whole.requires_grad and whole not in known:
+                    known.add(whole)
+                    note = partial(drop, own=own)
+                    handles.append(whole.register_post_accumulate_grad_hook(note))  # type: ignore[no-untyped-call]
+
+    def drop(whole: torch.Tensor, own: torch.nn.Parameter) -> None:
+        seen.add(own)
+        whole.grad = None
+
+    handles += [unit.register_forward_pre_hook(watch) for unit in model.modules() if isinstance(unit, FSDPModule)]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def unused_parameters(model: torch.nn.Module, everywhere: Sequence[str], sometimes: Sequence[str]) -> list[str]:
+    """Return the parameters that the task leaves unused, which are to be frozen: no process has a gradient for them.
+
+    With several processes each would wait for their gradients in vain, and with one they would be saved as if they had
+    been trained.
+
+    Args:
+        model: unwrapped.
+        everywhere: the parameters that got no gradient in any micro-batch of the first global batch.
+        sometimes: those that got none in some of them, if the processes would wait for each other then.
+
+    Raises:
+        UserError: some of them look forgotten rather than unused, or have a gradient in other micro-batches.
+    """
+    problems = []
+    if sometimes:
+        problems.append(
+            f"{len(sometimes)} trainable parameter(s) get a gradient from some micro-batches and none from others: "
+            f"{named(sometimes)}. With several processes training would hang or fail; let the loss depend on them "
+            "whatever a batch holds, freeze them (requires_grad_(False)), or train in one process"
+        )
+    if forgotten := forgotten_parameters(model, everywhere):
+        problems.append(
+            f"{len(forgotten)} trainable parameter(s) get no gradient from the loss: {named(forgotten)}. With several "
+            "processes training would hang or fail; freeze them (requires_grad_(False)), remove them, or let the loss "
+            "depend on them"
+        )
+    if problems:
+        raise UserError(*problems)
+    return list(everywhere)
+
+
+def forgotten_parameters(model: torch.nn.Module, without: Iterable[str]) -> list[str]:
+    """Return of the parameters without a gradient those that somebody must have meant to train.
+
+    The code of a model of Transformers is not the user's, and a task may well leave a part of it unused: a pooler, the
+    token that stands for a mask, a table of positions that is computed and never learnt (`from_pretrained` makes it
+    trainable again). Nobody leaves these unused on purpose: a part of a network that is not Transformers' own; the head
+    of a model; some layers of a stack, as where the loss looks at an earlier one; anything, if it is more than half of
+    a model. Embeddings do not count for that: where the vocabulary is large, they are more than all layers together.
+    """
+    names, without = parameter_names(model), set(without)
+    missing = {parameter for parameter in model.parameters() if names[parameter] in without}
+    forgotten = set(missing)
+    for part in models_of_transformers(model):
+        trained = {parameter for parameter in part.parameters() if parameter.requires_grad}
+        tables = {p for module in part.modules() if isinstance(module, torch.nn.Embedding) for p in module.parameters()}
+        unused = trained & missing
+        if 2 * elements(unused - tables) <= elements(trained - tables):
+            forgotten -= unused - head_of(part) - layers_left_out(part, trained, missing)
+    return [names[parameter] for parameter in model.parameters() if parameter in forgotten]
+
+
+def models_of_transformers(model: torch.nn.Module) -> Iterator[Any]:
+    """Yield the models of Transformers in a network, each the outermost. Transformers is not imported for that."""
+    inside: set[torch.nn.Module] = set()
+    for module in model.modules():
+        # Sharding gives a module a class of its own, below that of the model.
+        kind = next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("torch.distributed."))
+        own = kind.__module__.partition(".")[0] == "transformers" and hasattr(module, "base_model_prefix")
+        if own and module not in inside:
+            inside.update(module.modules())
+            yield module
+
+
+def head_of(model: Any) -> set[torch.nn.Parameter]:
+    """Return the parameters of the head of a model of Transformers."""
+    found = {parameter for name, parameter in model.named_parameters() if is_of_head(model, name)}
+    with suppress(NotImplementedError, AttributeError):  # a model of images has no output embeddings
+        found.update(model.get_output_embeddings().parameters())
+    return found
+
+
+def layers_left_out(
+    model: torch.nn.Module, trained: set[torch.nn.Parameter], missing: set[torch.nn.Parameter]
+) -> set[torch.nn.Parameter]:
+    """Return the parameters of whole layers without a gradient, where other layers of the same stack have one."""
+    found: set[torch.nn.Parameter] = set()
+    for stack in model.modules():
+        if isinstance(stack, torch.nn.ModuleList):
+            layers = [own for layer in stack if (own := trained.intersection(layer.parameters()))]
+            without = [layer for layer in layers if layer <= missing]
+            if len(without) < len(layers):
+                found.update(*without)
+    return found
+
+
+def elements(parameters: Iterable[torch.Tensor]) -> int:
+    """Return how many numbers these hold together."""
+    return sum(parameter.numel() for parameter in parameters)
+
+
+def described(total: object) -> str:
+    """Say what a loss returned that is no scalar tensor with a gradient."""
+    if not isinstance(total, torch.Tensor):
+        return f"a {type(total).__name__}"
+    if total.ndim:
+        return f"a tensor of shape {tuple(total.shape)}"
+    return "a scalar that no gradient flows through (detached, or computed under no_grad)"
