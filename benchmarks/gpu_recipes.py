@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from toolkit import Task, TaskData
-from toolkit.data.tokenized import pad_texts
 from toolkit.losses import NOT_COUNTED, causal_logits, counted, logits_of, summed_cross_entropy
 from toolkit.models.tiny import causal, encoder, image_classifier, seq2seq
 from toolkit.task import GlobalBatchLoss
@@ -30,9 +29,10 @@ from toolkit.tasks.question_answering.spans import span_loss
 from toolkit.tasks.sentence_embedding.losses import in_batch_loss
 from toolkit.tasks.sentence_embedding.models import embed
 from toolkit.tasks.sentence_embedding.texts import pad_sides
-from toolkit.tasks.seq2seq.models import target_loss, target_tokens
-from toolkit.tasks.seq2seq.tokens import pad_pairs
+from toolkit.tasks.seq2seq.models import target_logits
+from toolkit.tasks.seq2seq.pairs import pad_pairs
 from toolkit.tasks.sft.tokens import pad_conversations
+from toolkit.tasks.text_classification.texts import pad_texts
 from toolkit.tasks.token_classification.windows import pad_words
 
 ROOT = Path(__file__).parents[1]
@@ -97,7 +97,7 @@ def made_here(name: str) -> Task:
         return generator.choices(range(5, VOCABULARY), k=length)
 
     def text(generator: random.Random, length: int) -> dict[str, Any]:
-        return {"input_ids": row(generator, length), "label": generator.randrange(CLASSES)}
+        return {"text": {"input_ids": row(generator, length)}, "label": generator.randrange(CLASSES)}
 
     def model(auto: str, config: Any) -> Callable[[Any], torch.nn.Module]:
         return lambda runtime: getattr(transformers, auto).from_config(config)
@@ -139,10 +139,17 @@ def made_here(name: str) -> Task:
 
     def rewrite() -> Task:
         def sample(generator: random.Random, length: int) -> dict[str, Any]:
-            return {"source": row(generator, length), "target": row(generator, length // 3)}
+            sides = {"source": length, "target": length // 3}
+            return {name: {"input_ids": row(generator, size)} for name, size in sides.items()}
 
         seq = model("AutoModelForSeq2SeqLM", seq2seq(VOCABULARY))
-        return Task(seq, TaskData(train=Samples(sample)), pad_pairs(tokens), target_tokens, target_loss)
+        return Task(
+            seq,
+            TaskData(train=Samples(sample)),
+            pad_pairs(tokens),
+            lambda batch: counted(batch["labels"]),
+            lambda model, batch: summed_cross_entropy(target_logits(model, batch), batch["labels"]),
+        )
 
     def continue_texts() -> Task:
         def sample(generator: random.Random, length: int) -> dict[str, Any]:
@@ -186,7 +193,9 @@ def made_here(name: str) -> Task:
 
     def make_vectors() -> Task:
         def sample(generator: random.Random, length: int) -> dict[str, Any]:
-            return {"sides": [{**text(generator, size), "label": generator.randrange(10**6)} for size in (length, 9)]}
+            sides = {"anchor": length, "positive": 9}
+            texts = {name: {"input_ids": row(generator, size)} for name, size in sides.items()}
+            return {**texts, "identities": [generator.randrange(10**6) for _ in sides]}
 
         joint = GlobalBatchLoss(
             embed=lambda model, batch: embed(model, batch, "mean"),

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from toolkit import Config, Task, TaskData, fine_tune
+from toolkit import Config, Task, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.losses import class_probabilities, logits_of
 from toolkit.metrics import class_metrics, correlation, multilabel_f1, positive_class, regression_errors
@@ -26,7 +26,8 @@ from toolkit.models.export import pretrained_folder
 from toolkit.models.heads import read_for_head, saved_labels, sequence_classifier
 from toolkit.models.tokenizer import tokenizer
 from toolkit.task import Metric
-from toolkit.tasks.labelled_texts import LabelledTexts, pad_texts
+from toolkit.tasks.text_classification.data import LabelledTexts
+from toolkit.tasks.text_classification.texts import pad_texts
 
 import torch
 import torch.nn.functional as F
@@ -82,24 +83,13 @@ def task(config: Classify) -> Task:
     only = config.evaluate.only
     texts = read_for_head(config.data, saved_labels(config.model), trained=only)
     tokens = tokenizer(config.model, texts.training_texts(), texts.training_digest)
-    train, held_out = texts.tokenize(tokens)
     kind = KINDS[texts.kind]
 
     return Task(
         model=lambda runtime: sequence_classifier(
             config.model, texts.labels, texts.kind, len(tokens), trained_head=only, padding=tokens.pad_token_id
         ),
-        data=TaskData(
-            train=train,
-            evaluate=held_out,
-            files=texts.files,
-            workers=config.data.workers,
-            summary={
-                "model": config.model.name or "the embedded encoder, with new weights",
-                **texts.summary,
-                **(positive_class(texts.labels) if texts.kind == "single" else {}),
-            },
-        ),
+        data=texts.task_data(*texts.tokenize(tokens)),
         collate=pad_texts(tokens, texts.kind),
         units=lambda batch: batch["labels"].numel(),
         loss=lambda model, batch: kind.loss(logits_of(model, batch), batch["labels"]),
@@ -110,7 +100,11 @@ def task(config: Classify) -> Task:
         baseline=texts.baseline,
         show=texts.show,
         decode=tokens.decode,
-        export=pretrained_folder(tokens, config.data.longest, "Text classification", "text-classification"),
+        export=pretrained_folder(tokens, config.data.resolved_max_length, "Text classification", "text-classification"),
+        summary={
+            "model": config.model.name or "the embedded encoder, with new weights",
+            **(positive_class(texts.labels) if texts.kind == "single" else {}),
+        },
     )
 
 

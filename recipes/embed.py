@@ -17,7 +17,7 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 
 from dataclasses import dataclass
 
-from toolkit import Batch, Config, Rates, Task, TaskData, UserError, fine_tune
+from toolkit import Batch, Config, Rates, Task, UserError, fine_tune
 from toolkit.metrics import correlation
 from toolkit.models.tokenizer import tokenizer
 from toolkit.task import GlobalBatchLoss
@@ -55,20 +55,21 @@ def task(config: Embed) -> Task:
     texts, pooling = config.data.read(), pooling_of(config.model)
     if texts.kind == "scores" and (unused := list(config.contrast.unused())):
         raise UserError(*unused)
-    if texts.kind != "scores" and len(texts.sides) < 3 and config.batch.size < 2:
+    if texts.kind != "scores" and len(texts.columns) < 3 and config.batch.size < 2:
         raise UserError(
-            "batch.size is 1, but the negatives of a pair are the other samples of the step; give 2 or more, better 32 or more"
+            "batch.size is 1, but the negatives of a pair are the other samples of the step; give 2 or more, better 32 "
+            "or more"
         )
     tokens = tokenizer(config.model, texts.training_texts(), texts.training_digest)
     train, held_out = texts.tokenize(tokens)
     search = Search(texts)
-    partners = Partners(train) if texts.kind == "labels" else None
+    partners = Partners(train, texts.train.identities[:, 0]) if texts.kind == "labels" else None
 
     def vectors(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         return embed(model, batch, pooling)
 
     scored = lambda model, batch: cosine_error(vectors(model, batch), batch["scores"])  # noqa: E731
-    joint = GlobalBatchLoss(
+    in_batch = GlobalBatchLoss(
         embed=vectors,
         loss=lambda found, identities: in_batch_loss(
             found, identities, config.contrast.scale, config.contrast.symmetric
@@ -78,22 +79,12 @@ def task(config: Embed) -> Task:
 
     return Task(
         model=lambda runtime: embedding_model(config.model, len(tokens), only=config.evaluate.only),
-        data=TaskData(
-            train=train,
-            evaluate=held_out,
-            files=texts.files,
-            workers=config.data.workers,
-            summary={
-                "model": config.model.name or "the embedded encoder, with new weights",
-                **texts.summary,
-                "pooling": pooling,
-            },
-        ),
+        data=texts.task_data(train, held_out),
         transform=partners.of_the_others if partners else None,
         evaluate_transform=partners.of_all if partners else None,
         collate=pad_sides(tokens),
         units=lambda batch: len(batch["identities"]),
-        loss=scored if texts.kind == "scores" else joint,
+        loss=scored if texts.kind == "scores" else in_batch,
         # Of texts with labels the text itself, without its partner; of pairs both sides, without the negative.
         predict=lambda model, batch: vectors(model, batch)[:, : 1 if partners else 2],
         postprocess=search.postprocess,
@@ -101,7 +92,8 @@ def task(config: Embed) -> Task:
         baseline_scores=search.baseline,
         show=search.show,
         decode=tokens.decode,
-        export=embedding_folder(tokens, config.data.longest, pooling),
+        export=embedding_folder(tokens, config.data.resolved_max_length, pooling),
+        summary={"model": config.model.name or "the embedded encoder, with new weights", "pooling": pooling},
     )
 
 

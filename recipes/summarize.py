@@ -18,19 +18,30 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from toolkit import Task, fine_tune
+from toolkit import Config, Task, fine_tune
+from toolkit.config.model import ModelConfig
 from toolkit.data.config import embedded_splits
+from toolkit.extras import require
+from toolkit.losses import counted, reference_losses, summed_cross_entropy
+from toolkit.models.tokenizer import SEQ2SEQ, tokenizer
 from toolkit.sample_data.facts import described_functions, split_by_module
-from toolkit.tasks.seq2seq.data import Pairs, TextPairs
-from toolkit.tasks.seq2seq.metrics import summary_metrics
-from toolkit.tasks.seq2seq.task import Purpose, Seq2SeqConfig, seq2seq_task
+from toolkit.tasks.seq2seq.data import TextPairs
+from toolkit.tasks.seq2seq.export import seq2seq_folder
+from toolkit.tasks.seq2seq.generation import GenerateConfig, generated_texts
+from toolkit.tasks.seq2seq.metrics import exact_match, rouge
+from toolkit.tasks.seq2seq.models import check_seq2seq, longest_text, seq2seq_model, target_logits
+from toolkit.tasks.seq2seq.pairs import pad_pairs
 
 if TYPE_CHECKING:
     from toolkit.data.sources import Splits
 
 
 @dataclass(frozen=True)
-class Summarize(Seq2SeqConfig):
+class Summarize(Config):
+    model: ModelConfig = ModelConfig()
+    """Which encoder-decoder is trained."""
+    generate: GenerateConfig = GenerateConfig()
+    """How it writes its answers in an evaluation, and when it is used later."""
     data: TextPairs = TextPairs()
     """Which long and short texts it is trained on."""
     epochs: float | None = 0.6
@@ -44,14 +55,30 @@ def corpus() -> "Splits":
     return embedded_splits(origin, train, held_out)
 
 
-def trivial(pairs: Pairs) -> list[str]:
-    """Return the most frequent target, or where none is frequent the first words of each source."""
-    return pairs.trivial_summaries()
-
-
 def task(config: Summarize) -> Task:
-    purpose = Purpose("Summarization", "summarization", summary_metrics(), trivial)
-    return seq2seq_task(config, config.data, corpus, purpose)
+    require("rouge_score", "summarize", "ROUGE")  # now, and not at the first evaluation
+    check_seq2seq(config.model)
+    pairs = config.data.read(corpus)
+    tokens = tokenizer(config.model, pairs.training_texts(), pairs.training_digest, SEQ2SEQ)
+    train, held_out = pairs.tokenize(tokens, longest_text(config.model, tokens))
+
+    return Task(
+        model=lambda runtime: seq2seq_model(
+            config.model, config.generate, len(tokens), train.longest("target"), trained=config.evaluate.only
+        ),
+        data=pairs.task_data(train, held_out),
+        collate=pad_pairs(tokens),
+        units=lambda batch: counted(batch["labels"]),
+        loss=lambda model, batch: summed_cross_entropy(target_logits(model, batch), batch["labels"]),
+        predict=lambda model, batch: generated_texts(model, batch, tokens),
+        scores=lambda model, batch: reference_losses(target_logits(model, batch), batch["labels"]),
+        postprocess=lambda written: pairs.postprocess(written, baseline=pairs.trivial_summaries()),
+        metrics=[rouge, exact_match],
+        show=pairs.show,
+        decode=tokens.decode,
+        export=seq2seq_folder(tokens, config.data, "Summarization", "summarization"),
+        summary={"model": config.model.name or "the embedded encoder-decoder, with new weights"},
+    )
 
 
 if __name__ == "__main__":

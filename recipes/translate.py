@@ -17,19 +17,30 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from toolkit import BatchConfig, Task, fine_tune
+from toolkit import BatchConfig, Config, Task, fine_tune
+from toolkit.config.model import ModelConfig
 from toolkit.data.config import embedded_splits
+from toolkit.extras import require
+from toolkit.losses import counted, reference_losses, summed_cross_entropy
+from toolkit.models.tokenizer import SEQ2SEQ, tokenizer
 from toolkit.sample_data.dates import written_dates
-from toolkit.tasks.seq2seq.data import Pairs, TranslationPairs
-from toolkit.tasks.seq2seq.metrics import translation_metrics
-from toolkit.tasks.seq2seq.task import Purpose, Seq2SeqConfig, seq2seq_task
+from toolkit.tasks.seq2seq.data import TranslationPairs
+from toolkit.tasks.seq2seq.export import seq2seq_folder
+from toolkit.tasks.seq2seq.generation import GenerateConfig, generated_texts
+from toolkit.tasks.seq2seq.metrics import bleu, exact_match
+from toolkit.tasks.seq2seq.models import check_seq2seq, longest_text, seq2seq_model, target_logits
+from toolkit.tasks.seq2seq.pairs import pad_pairs
 
 if TYPE_CHECKING:
     from toolkit.data.sources import Splits
 
 
 @dataclass(frozen=True)
-class Translate(Seq2SeqConfig):
+class Translate(Config):
+    model: ModelConfig = ModelConfig()
+    """Which encoder-decoder is trained."""
+    generate: GenerateConfig = GenerateConfig()
+    """How it writes its answers in an evaluation, and when it is used later."""
     data: TranslationPairs = TranslationPairs()
     """Which texts it is trained on, and in which languages."""
     batch: BatchConfig = BatchConfig(size=64)
@@ -43,14 +54,30 @@ def corpus() -> "Splits":
     return embedded_splits("dates from 1900 to 2099 in twelve formats, each with its ISO 8601", *written_dates())
 
 
-def copy(pairs: Pairs) -> list[str]:
-    """Return the sources as they are: names and numbers are often right."""
-    return pairs.copies()
-
-
 def task(config: Translate) -> Task:
-    purpose = Purpose("Translation", "translation", translation_metrics(), copy)
-    return seq2seq_task(config, config.data, corpus, purpose)
+    require("sacrebleu", "translate", "BLEU")  # now, and not at the first evaluation
+    check_seq2seq(config.model)
+    pairs = config.data.read(corpus)
+    tokens = tokenizer(config.model, pairs.training_texts(), pairs.training_digest, SEQ2SEQ)
+    train, held_out = pairs.tokenize(tokens, longest_text(config.model, tokens))
+
+    return Task(
+        model=lambda runtime: seq2seq_model(
+            config.model, config.generate, len(tokens), train.longest("target"), trained=config.evaluate.only
+        ),
+        data=pairs.task_data(train, held_out),
+        collate=pad_pairs(tokens),
+        units=lambda batch: counted(batch["labels"]),
+        loss=lambda model, batch: summed_cross_entropy(target_logits(model, batch), batch["labels"]),
+        predict=lambda model, batch: generated_texts(model, batch, tokens),
+        scores=lambda model, batch: reference_losses(target_logits(model, batch), batch["labels"]),
+        postprocess=lambda written: pairs.postprocess(written, baseline=pairs.copies()),
+        metrics=[bleu, exact_match],
+        show=pairs.show,
+        decode=tokens.decode,
+        export=seq2seq_folder(tokens, config.data, "Translation", "translation"),
+        summary={"model": config.model.name or "the embedded encoder-decoder, with new weights"},
+    )
 
 
 if __name__ == "__main__":

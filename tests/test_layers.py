@@ -34,7 +34,7 @@ ORDER = """
     task losses attention_masks metrics randomness signals errors extras environment
 """
 HEIGHT = {name: -height for height, line in enumerate(ORDER.strip().splitlines()) for name in line.split()}
-SHARED_BY_TASKS = {"labelled_texts", "conversations"}
+SHARED_BY_TASKS = {"conversations"}
 # What `--help` loads, and so what may not load any of these when it is imported.
 QUICK = (
     *(

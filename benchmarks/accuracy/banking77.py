@@ -65,7 +65,8 @@ def pipeline_answers(model: Path, test: Path) -> tuple[int, int, int]:
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-    from toolkit.tasks.labelled_texts import LabelledTexts, pad_texts
+    from toolkit.tasks.text_classification.data import LabelledTexts
+    from toolkit.tasks.text_classification.texts import pad_texts
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     module = AutoModelForSequenceClassification.from_pretrained(model).eval()
@@ -80,7 +81,7 @@ def pipeline_answers(model: Path, test: Path) -> tuple[int, int, int]:
             wanted += [names[label] for label in batch.pop("labels").tolist()]
             mine += [names[number] for number in module(**batch).logits.argmax(-1).tolist()]
     answer = pipeline("text-classification", str(model), truncation=True, batch_size=64)
-    theirs = [found["label"] for found in answer(list(texts.evaluate.texts["text"]))]
+    theirs = [found["label"] for found in answer(list(texts.evaluate.table["text"]))]
     right = sum(a == b for a, b in zip(theirs, wanted, strict=True))
     return right, sum(a == b for a, b in zip(theirs, mine, strict=True)), len(wanted)
 

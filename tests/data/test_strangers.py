@@ -24,11 +24,11 @@ from toolkit.errors import UserError
 from toolkit.tasks.dpo.data import PreferenceData
 from toolkit.tasks.dpo.rows import pairs_of
 from toolkit.tasks.image_classification.data import LabelledImages
-from toolkit.tasks.labelled_texts import LabelledTexts
 from toolkit.tasks.language_modeling.data import Documents
 from toolkit.tasks.sentence_embedding.data import EmbeddingData
 from toolkit.tasks.seq2seq.data import TextPairs, TranslationPairs
 from toolkit.tasks.sft.data import Conversations
+from toolkit.tasks.text_classification.data import LabelledTexts
 from toolkit.tasks.token_classification.data import TaggedTexts
 from toolkit.tasks.token_classification.files import read_tag_files
 
@@ -362,8 +362,8 @@ def test_scores_with_decimal_commas_and_pairs_of_equal_texts() -> None:
     ]
     write("a.csv", "sentence1;sentence2;score\n" + "".join(";".join(row) + "\n" for row in rows))
     texts = EmbeddingData(train="a.csv", eval="a.csv").read()
-    assert texts.scores is not None
-    assert sorted(texts.scores[0] * 5) == pytest.approx(sorted(float(score.replace(",", ".")) for *_, score in rows))
+    assert texts.train.scores is not None
+    assert sorted(texts.train.scores * 5) == pytest.approx(sorted(float(score.replace(",", ".")) for *_, score in rows))
     assert texts.summary["scores"].endswith("; read with decimal commas")
     # Without a score such a pair says nothing, and a search would find it whatever the model.
     write("b.csv", "anchor,positive\n" + "".join(f"{one},{two}\n" for one, two, _ in rows))

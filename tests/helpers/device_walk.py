@@ -42,7 +42,7 @@ from toolkit.output.ledger import Ledger
 from toolkit.output.run_folder import RunFolder
 from toolkit.prepare import prepare
 from toolkit.task import Batch, Task
-from toolkit.tasks.seq2seq.models import target_loss
+from toolkit.tasks.seq2seq.models import target_logits
 from toolkit.train_state import Output
 
 ON_CPU = {"ACCELERATE_USE_CPU": "true"}
@@ -70,7 +70,10 @@ MORE = {"chat": ("sharded",), "classify": ("offloaded",), "embed": ("sharded",),
 KINDS = {
     "encoder": ("AutoModelForSequenceClassification", lambda model, batch: logits_of(model, batch).square().sum()),
     "causal": ("AutoModelForCausalLM", lambda model, batch: causal_logits(model, batch, batch["labels"]).sum()),
-    "seq2seq": ("AutoModelForSeq2SeqLM", target_loss),
+    "seq2seq": (
+        "AutoModelForSeq2SeqLM",
+        lambda model, batch: summed_cross_entropy(target_logits(model, batch), batch["labels"]),
+    ),
 }
 SIZES = {
     **{"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},

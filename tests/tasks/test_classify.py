@@ -86,7 +86,7 @@ def test_one_text_from_a_csv_and_the_pipeline_answers_alike(classify: ModuleType
     task = classify.task(classify.Classify(data=classify.LabelledTexts(train=str(data), held_out=0.2)))
     answers = pipeline("text-classification", str(output / "model"), truncation=True)
     texts = classify.LabelledTexts(train=str(data), held_out=0.2).read()
-    asked = texts.evaluate.texts["text"]
+    asked = texts.evaluate.table["text"]
     wanted = [texts.labels[texts.evaluate.labels.target(row)] for row in range(len(asked))]
     right = sum(answer["label"] == want for answer, want in zip(answers(list(asked)), wanted, strict=True))
     assert right / len(asked) == record["metrics"]["accuracy"]

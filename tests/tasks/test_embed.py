@@ -25,14 +25,7 @@ from toolkit.tasks.sentence_embedding.metrics import search_quality
 from toolkit.tasks.sentence_embedding.models import EmbeddingModelConfig, embed, embedding_model, pooled, pooling_of
 from toolkit.tasks.sentence_embedding.rows import text_identities
 from toolkit.tasks.sentence_embedding.search import Search, search
-from toolkit.tasks.sentence_embedding.texts import (
-    EmbeddingSource,
-    EmbeddingTexts,
-    Partners,
-    all_related,
-    all_right,
-    pad_sides,
-)
+from toolkit.tasks.sentence_embedding.texts import EmbeddingTexts, Partners, all_related, all_right, pad_sides
 
 WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five", "six", "seven"]
 
@@ -105,7 +98,7 @@ def test_the_loss_of_positives_is_the_sum_that_its_definition_says(sides: int, s
     assert float(in_batch_loss(vectors, torch.arange(6 * sides).view(6, sides), 7.0, symmetric)) > float(found) + 0.1
 
 
-def test_the_gradient_of_the_joint_loss_in_parts_is_that_of_the_whole() -> None:
+def test_the_gradient_of_the_global_batch_loss_in_parts_is_that_of_the_whole() -> None:
     """Gradient caching: the gradient at the vectors of the whole batch, carried on for each part by itself."""
     torch.manual_seed(0)
     model = torch.nn.Linear(5, 4).double()
@@ -189,24 +182,23 @@ def test_a_partner_is_another_text_of_the_label_and_each_of_them_comes(tmp_path:
     texts = labelled(tmp_path)
     assert texts.kind == "labels"
 
-    class Side:
-        labels = texts.sides[0].train.labels
+    labels = texts.train.identities[:, 0]
 
+    class Train:
         def fetch(self, ids: list[int]) -> list[dict[str, Any]]:
-            return [{"row": row, "label": self.labels.target(row)} for row in ids]
+            return [{"row": row, "anchor": {"number": row}, "identities": [int(labels[row])]} for row in ids]
 
-    source = EmbeddingSource([Side()])  # type: ignore[list-item]
-    partners = Partners(source)
-    labels = source.identities[:, 0]
-    for row in (0, 1, 2, len(source) - 1):
-        (sample,) = source.fetch([row])
-        drawn = [partners.of_the_others(sample, np.random.default_rng(seed))["sides"] for seed in range(200)]
-        assert all(sides[0] is sample["sides"][0] and len(sides) == 2 for sides in drawn)
+    train = Train()
+    partners = Partners(train, labels)  # type: ignore[arg-type]
+    for row in (0, 1, 2, len(labels) - 1):
+        (sample,) = train.fetch([row])
+        drawn = [partners.of_the_others(sample, np.random.default_rng(seed)) for seed in range(200)]
+        assert all(one["anchor"] is sample["anchor"] and one["identities"] == [labels[row]] * 2 for one in drawn)
         like = set(np.flatnonzero(labels == labels[row]).tolist())
-        assert {sides[1]["row"] for sides in drawn} == like - {row}
-        everyone = {partners.of_all(sample, np.random.default_rng(seed))["sides"][1]["row"] for seed in range(200)}
-        assert everyone == like
-    again = [partners.of_the_others(sample, np.random.default_rng(5))["sides"][1]["row"] for _ in range(2)]
+        assert {one["positive"]["number"] for one in drawn} == like - {row}
+        everyone = [partners.of_all(sample, np.random.default_rng(seed)) for seed in range(200)]
+        assert {one["positive"]["number"] for one in everyone} == like
+    again = [partners.of_the_others(sample, np.random.default_rng(5))["positive"] for _ in range(2)]
     assert again[0] == again[1]
 
 
@@ -215,7 +207,7 @@ def test_a_label_with_one_text_is_left_out_and_counted(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", "text,label", rows)
     texts = EmbeddingData(train=str(train), eval=str(write(tmp_path / "eval.csv", "text,label", rows))).read()
     assert "1 texts to train on and 1 to evaluate on" in texts.summary["left out"]
-    assert (len(texts.sides[0].train), len(texts.sides[0].evaluate)) == (10, 10)
+    assert (len(texts.train), len(texts.evaluate)) == (10, 10)
 
 
 # --- the model
@@ -276,10 +268,10 @@ def test_the_saved_model_gives_others_the_vectors_that_were_evaluated(
     outcome = run(*words, "--model.pooling", "cls").done()
     record = outcome.record
     texts = EmbeddingData(train=str(tmp_path / "train.csv"), eval=str(tmp_path / "eval.csv")).read()
-    rows = range(len(texts.sides[0].evaluate))
+    rows = range(len(texts.evaluate))
     names = [[texts.text(row, side) for row in rows] for side in range(3)]
     vectors = torch.from_numpy(sentence_vectors(outcome.folder / "model", names)).double()
-    identities = torch.from_numpy(np.stack([side.evaluate.labels.values for side in texts.sides], axis=1))
+    identities = torch.from_numpy(texts.evaluate.identities)
     blocks = [slice(start, start + 8) for start in range(0, len(rows), 8)]
     loss = sum(float(in_batch_loss(vectors[block], identities[block], symmetric=True)) for block in blocks) / len(rows)
     assert record["metrics"]["loss"] == pytest.approx(loss, rel=1e-5)
@@ -319,12 +311,12 @@ def test_pairs_with_scores_are_learned(run: Callable[..., Outcome], tmp_path: Pa
     outcome = run(*words, "--data.score_range", "[0,5]", "--evaluate.every", "100", "--data.max_length", "6").done()
     metrics = outcome.record["metrics"]
     assert metrics["spearman"] > 0.8
-    outcome.says("0 is learned as cosine 0, 5 as cosine 1", "120 of 120 texts cut to 6")
+    outcome.says("0 is learned as cosine 0, 5 as cosine 1", "120 of 120 texts truncated to 6")
     texts = EmbeddingData(train=str(path), held_out=0.15, score_range=(0, 5), max_length=6).read()
-    assert texts.scores is not None
-    rows = range(len(texts.scores[1]))
+    assert texts.evaluate.scores is not None
+    rows = range(len(texts.evaluate))
     vectors = sentence_vectors(outcome.folder / "model", [[texts.text(row, side) for row in rows] for side in (0, 1)])
-    errors = ((vectors[:, 0] * vectors[:, 1]).sum(-1) - texts.scores[1]) ** 2
+    errors = ((vectors[:, 0] * vectors[:, 1]).sum(-1) - texts.evaluate.scores) ** 2
     assert metrics["loss"] == pytest.approx(errors.mean(), rel=1e-4)
 
 
@@ -353,10 +345,10 @@ def test_adapters_are_what_others_load_and_what_is_evaluated(
     model = outcome.folder / "model"
     assert not (model / "model.safetensors").exists()
     texts = EmbeddingData(train=str(path), held_out=0.15).read()
-    assert texts.scores is not None
-    rows = range(len(texts.scores[1]))
+    assert texts.evaluate.scores is not None
+    rows = range(len(texts.evaluate))
     vectors = sentence_vectors(model, [[texts.text(row, side) for row in rows] for side in (0, 1)])
-    errors = ((vectors[:, 0] * vectors[:, 1]).sum(-1) - texts.scores[1]) ** 2
+    errors = ((vectors[:, 0] * vectors[:, 1]).sum(-1) - texts.evaluate.scores) ** 2
     assert outcome.record["metrics"]["loss"] == pytest.approx(errors.mean(), rel=1e-4)
     run(*words, "--evaluate.only").done().says(f"{outcome.record['metrics']['loss']:.4f}")
     # The command of the training would evaluate the encoder without its adapters.
@@ -433,15 +425,14 @@ def test_rows_that_cannot_be_used_are_left_out_when_asked(tmp_path: Path) -> Non
     path = write(tmp_path / "rows.csv", "anchor,positive", [*PAIRS, ["same", "same"], ["", "x"]])
     texts = EmbeddingData(train=str(path), drop_invalid=True, held_out=0.2).read()
     assert texts.summary["dropped"] == "rows without a valid pair: 2 of the training data"
-    assert len(texts.sides[0].train) + len(texts.sides[0].evaluate) == len(PAIRS)
+    assert len(texts.train) + len(texts.evaluate) == len(PAIRS)
 
 
 def test_rows_of_one_anchor_are_held_out_together(tmp_path: Path) -> None:
     rows = [[f"{WORDS[i % 5]}", f"text {i}"] for i in range(50)]
     texts = EmbeddingData(train=str(write(tmp_path / "rows.csv", "anchor,positive", rows)), held_out=0.4).read()
-    sides = texts.sides[0]
-    assert (len(sides.train), len(sides.evaluate)) == (30, 20)
-    assert not set(sides.train.texts["anchor"]) & set(sides.evaluate.texts["anchor"])
+    assert (len(texts.train), len(texts.evaluate)) == (30, 20)
+    assert not set(texts.train.table["anchor"]) & set(texts.evaluate.table["anchor"])
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)).filter(lambda pair: pair[0] != pair[1]), min_size=1))
@@ -453,7 +444,7 @@ def test_what_has_no_negative_is_known(pairs: list[tuple[int, int]]) -> None:
     assert all_right(anchors, positives) == (not wrong)
 
 
-def test_columns_that_the_evaluation_data_lacks_are_named_once(tmp_path: Path) -> None:
+def test_columns_that_are_missing_from_the_evaluation_data_are_named_once(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", "anchor,positive,negative", [[*pair, "x"] for pair in PAIRS])
     evaluate = write(tmp_path / "eval.csv", "anchor,positive", PAIRS)
     with pytest.raises(UserError, match="evaluation data: no column 'negative', which the training data has"):
@@ -504,10 +495,10 @@ def test_identities_tell_texts_apart_but_for_white_space() -> None:
 def test_a_batch_holds_the_texts_of_a_sample_side_by_side(encoder: Path) -> None:
     from transformers import AutoTokenizer
 
-    side = lambda *ids, label=0: {"input_ids": list(ids), "label": label}  # noqa: E731
+    text = lambda *ids: {"input_ids": list(ids)}  # noqa: E731
     samples = [
-        {"id": 0, "sides": [side(2, 5, 3, label=7), side(2, 3, label=8)], "score": 0.25},
-        {"id": 1, "sides": [side(2, 6, 7, 3, label=9), side(2, 4, 3, label=7)], "score": 1.0},
+        {"row": 0, "anchor": text(2, 5, 3), "positive": text(2, 3), "identities": [7, 8], "score": 0.25},
+        {"row": 1, "anchor": text(2, 6, 7, 3), "positive": text(2, 4, 3), "identities": [9, 7], "score": 1.0},
     ]
     batch = pad_sides(AutoTokenizer.from_pretrained(encoder))(samples)
     assert batch["input_ids"].tolist() == [[2, 5, 3, 0], [2, 3, 0, 0], [2, 6, 7, 3], [2, 4, 3, 0]]

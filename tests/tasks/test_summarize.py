@@ -14,13 +14,13 @@ from small_summarize import arguments, rows, write
 from trial import Outcome, run_here
 
 from toolkit.config.model import ModelConfig
-from toolkit.losses import NOT_COUNTED
+from toolkit.losses import NOT_COUNTED, counted, summed_cross_entropy
 from toolkit.sample_data.facts import describe, described_in, split_by_module
 from toolkit.tasks.seq2seq.data import TextPairs
 from toolkit.tasks.seq2seq.generation import GenerateConfig, generated_texts
 from toolkit.tasks.seq2seq.metrics import exact_match, rouge
-from toolkit.tasks.seq2seq.models import decoder_inputs, seq2seq_model, target_loss, target_tokens
-from toolkit.tasks.seq2seq.tokens import pad_pairs
+from toolkit.tasks.seq2seq.models import decoder_inputs, seq2seq_model, target_logits
+from toolkit.tasks.seq2seq.pairs import pad_pairs
 
 PREDICTED = ["the cat sat on a mat", "nothing alike", "dogs bark", "four words are here"]
 SEVERAL = [
@@ -111,19 +111,20 @@ def test_texts_and_loss_depend_on_no_padding(trained: Outcome, beams: int) -> No
     folder = trained.folder / "model"
     tokens = AutoTokenizer.from_pretrained(folder)
     config = ModelConfig(name=str(folder), dtype="float64")
-    model: Any = seq2seq_model(config, GenerateConfig(beams=beams), len(tokens), longest=6).eval()
+    model: Any = seq2seq_model(config, GenerateConfig(beams=beams), len(tokens), longest_target=6).eval()
     texts_in = [(f"summarize: {row['document']}", row["summary"][0]) for row in rows(12, first=30)]
-    samples = [{"source": tokens(one).input_ids, "target": tokens(other).input_ids} for one, other in texts_in]
+    samples = [{"source": tokens(one), "target": tokens(other)} for one, other in texts_in]
     collate = pad_pairs(tokens)
     whole, alone = collate(samples), [collate([sample]) for sample in samples]
     assert len({batch["input_ids"].shape[1] for batch in alone}) > 3
     texts = generated_texts(model, whole, tokens)
     assert texts == [text for batch in alone for text in generated_texts(model, batch, tokens)]
     assert len(set(texts)) > 3
-    total = float(target_loss(model, whole).detach())
-    assert sum(float(target_loss(model, batch).detach()) for batch in alone) == pytest.approx(total, rel=1e-6)
-    assert target_tokens(whole) == sum(len(sample["target"]) for sample in samples)
-    assert total == pytest.approx(float(model(**whole).loss.detach()) * target_tokens(whole), rel=1e-6)
+    loss = lambda batch: float(summed_cross_entropy(target_logits(model, batch), batch["labels"]).detach())  # noqa: E731
+    total, units = loss(whole), counted(whole["labels"])
+    assert sum(map(loss, alone)) == pytest.approx(total, rel=1e-6)
+    assert units == sum(len(sample["target"]["input_ids"]) for sample in samples)
+    assert total == pytest.approx(float(model(**whole).loss.detach()) * units, rel=1e-6)
 
 
 def test_decoders_begin_as_their_models_do() -> None:
@@ -192,7 +193,7 @@ def test_bad_rows_and_columns_are_told(summarize: ModuleType, tmp_path: Path) ->
     run(summarize, tmp_path / "four", "--data.train", numbers, "--data.eval", numbers).refused("'target' holds int64")
 
 
-def test_long_texts_are_refused_and_cut_only_when_asked(summarize: ModuleType, tmp_path: Path) -> None:
+def test_long_texts_are_refused_and_truncated_only_when_asked(summarize: ModuleType, tmp_path: Path) -> None:
     made: list[dict[str, Any]] = rows(37)
     made[6]["document"] = "word " * 600
     made[7]["summary"] = ["word " * 600]
@@ -207,7 +208,7 @@ def test_long_texts_are_refused_and_cut_only_when_asked(summarize: ModuleType, t
     cut = run(
         summarize, tmp_path / "two", "--data.train", path, "--data.max_length", "9", "--data.max_target_length", "6"
     )
-    cut.done().says("sources cut to 9", "targets cut to 6")
+    cut.done().says("sources truncated to 9", "targets truncated to 6")
     # The metrics know nothing of the cut.
     shown = [json.loads(line) for line in (cut.folder / "predictions.jsonl").read_text().splitlines()]
     assert [row["references"] for row in shown] == [row["summary"] for row in rows(11, first=37)]

@@ -1,7 +1,8 @@
-"""Checks of labelled texts that every kind of task needs, each with a message that says what to do."""
+"""Rows with one label each, several, or a number: how they are checked, numbered and held out."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -9,10 +10,76 @@ from toolkit.data.columns import Columns
 from toolkit.data.held_out import held_out_rows
 from toolkit.data.label_reading import is_text, read_labels
 from toolkit.data.labels import Array, Kind, Labels, ordered
-from toolkit.data.reading import SHOWN, Checked, checked_rows, hold_out, listed, missing_columns
-from toolkit.data.texts import Split
+from toolkit.data.reading import (
+    REMEDY,
+    SHOWN,
+    Checked,
+    TableRows,
+    checked_rows,
+    hold_out,
+    listed,
+    missing_columns,
+    usable_rows,
+)
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
+
+
+@dataclass(frozen=True)
+class LabelledRows(TableRows):
+    """Rows of a table and their labels, for training or for evaluation."""
+
+    labels: Labels
+
+    def take(self, rows: Array, name: str | None = None) -> Self:
+        """Return these rows, in this order, under another name if one is given."""
+        return replace(super().take(rows, name), labels=self.labels.take(rows))
+
+
+class NumberedRows(NamedTuple):
+    """Training and evaluation rows whose labels are ids."""
+
+    labels: list[str]
+    """The name of each label id; empty for regression."""
+    train: LabelledRows
+    evaluate: LabelledRows
+    summary: dict[str, str]
+    """Lines for the plan on what was dropped and what was held out."""
+
+
+def number_rows(
+    parts: Sequence[Checked[LabelledRows]],
+    kind: Kind,
+    held_out: float,
+    known: Sequence[str] | None = None,
+    *,
+    what: str,
+    drop_invalid: bool,
+    a_row: str,
+    invalid: str,
+    remedy: str | None = REMEDY,
+) -> NumberedRows:
+    """Return the rows that can be used with their labels as ids, some of them held out if there is no evaluation data.
+
+    Args:
+        parts: the training data and, if there is some, the evaluation data.
+        kind: of the labels.
+        held_out: the share of the rows that is held out.
+        known: the labels of a saved model, in the order of their ids; without them, what is found is numbered in the
+            order that the data brings, or sorted.
+        what: what the rows are: "rows", "images".
+        drop_invalid: see `usable_rows`, also for the arguments after it.
+
+    Raises:
+        UserError: with everything that is wrong with the rows, or with their labels.
+    """
+    splits, summary = usable_rows(parts, drop_invalid=drop_invalid, a_row=a_row, invalid=invalid, remedy=remedy)
+    names = label_names(kind, splits, known)
+    splits = number_labels(kind, splits, names, known=bool(known))
+    if len(splits) == 1:
+        splits, summary["held out"] = hold_out_by_label(splits[0], held_out, what)
+    train, evaluate = splits
+    return NumberedRows(names, train, evaluate, summary)
 
 
 def check_columns(tables: Mapping[str, Any], texts: Sequence[str], others: Sequence[str]) -> None:
@@ -31,7 +98,7 @@ def check_columns(tables: Mapping[str, Any], texts: Sequence[str], others: Seque
 
 def check_rows(
     name: str, table: Any, columns: Columns, kind: Kind, separator: str | None, like: Labels | None = None
-) -> Checked[Split]:
+) -> Checked[LabelledRows]:
     """Return the rows of a table that have a text and a label; `like`: labels of the training data."""
     labels = read_labels(table, columns.label, kind, separator, like)
     texts = table.select_columns(columns.texts)
@@ -40,10 +107,10 @@ def check_rows(
     wrong[f"the label in column {columns.label!r} is not a finite number, which data.kind regression needs,"] = (
         labels.unreadable
     )
-    return checked_rows(Split(name, texts, labels, np.arange(len(labels), dtype=np.int64)), wrong)
+    return checked_rows(LabelledRows(name, texts, np.arange(len(labels), dtype=np.int64), labels), wrong)
 
 
-def label_names(kind: Kind, splits: Sequence[Split], known: Sequence[str] | None) -> list[str]:
+def label_names(kind: Kind, splits: Sequence[LabelledRows], known: Sequence[str] | None) -> list[str]:
     """Return the label of each id: those of a saved model, or in the order that the data gives, or sorted."""
     if kind == "regression":
         if known:
@@ -58,7 +125,7 @@ def label_names(kind: Kind, splits: Sequence[Split], known: Sequence[str] | None
     return labels.names if labels.in_order else ordered([labels.names[i] for i in np.unique(labels.values).tolist()])
 
 
-def number_labels(kind: Kind, splits: Sequence[Split], names: list[str], known: bool) -> list[Split]:
+def number_labels(kind: Kind, splits: Sequence[LabelledRows], names: list[str], known: bool) -> list[LabelledRows]:
     """Return the splits with labels as ids of `names`. Raises UserError for labels without an id, and if all are alike.
 
     With `known` labels, those of a saved model, a label need not be in the training data, which may have only one.
@@ -73,7 +140,7 @@ def number_labels(kind: Kind, splits: Sequence[Split], names: list[str], known: 
         if problems:
             raise UserError(*problems)
         return list(splits)
-    numbered = [Split(part.name, part.texts, part.labels.renamed(names), part.rows) for part in splits]
+    numbered = [replace(part, labels=part.labels.renamed(names)) for part in splits]
     seen = numbered[0].labels.counts() > 0
     for before, after in zip(splits, numbered, strict=True):
         strange = after.labels.values < 0
@@ -100,7 +167,7 @@ def number_labels(kind: Kind, splits: Sequence[Split], names: list[str], known: 
     return numbered
 
 
-def hold_out_by_label(whole: Split, share: float, what: str) -> tuple[list[Split], str]:
+def hold_out_by_label(whole: LabelledRows, share: float, what: str) -> tuple[list[LabelledRows], str]:
     """Return the rows that stay in training and those that are held out, and a line for the plan.
 
     Each label stays in training. `what` the rows are: rows, images, ...

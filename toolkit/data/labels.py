@@ -36,6 +36,11 @@ class Labels:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    @property
+    def content(self) -> tuple[Kind, list[str], Array, Array]:
+        """Everything that a hash of the labels has to know."""
+        return self.kind, self.names, self.values, self.starts
+
     def take(self, rows: Array) -> "Labels":
         """Return the labels of these rows, in this order."""
         counts = np.diff(self.starts)[rows]
@@ -64,6 +69,10 @@ class Labels:
         for value in values.tolist():
             vector[value] = 1.0
         return vector
+
+    def targets(self, rows: Array) -> list[int | float | list[float]]:
+        """Return the target of each of these rows."""
+        return [self.target(row) for row in rows.tolist()]
 
 
 def ordered(names: Sequence[str]) -> list[str]:

@@ -1,13 +1,15 @@
 """The steps that every reader of rows takes: check the tables, refuse or drop what is wrong, hold rows out, describe the data."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
 from toolkit.data.labels import Array
+from toolkit.data.tokenized import ROWS_AT_ONCE, text_digest
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,6 +32,42 @@ class Rows(Protocol):
 
     def take(self, rows: Array, name: str | None = None) -> Self:
         """Return these rows, in this order, under another name if one is given."""
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Rows of a table, for training or for evaluation."""
+
+    name: str
+    """What they are, for messages: "training data"."""
+    table: Any
+    """A `datasets.Dataset` of the columns that are used."""
+    rows: Array
+    """The number that each row had in the data, counted from 0."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: Array, name: str | None = None) -> Self:
+        """Return these rows, in this order, under another name if one is given."""
+        return replace(self, name=name or self.name, table=self.table.select(rows), rows=self.rows[rows])
+
+    def select(self, *columns: str) -> "TableRows":
+        """Return the same rows with these columns alone."""
+        if list(columns) == self.table.column_names:
+            return self
+        return TableRows(self.name, self.table.select_columns(list(columns)), self.rows)
+
+    def texts(self) -> Iterator[str]:
+        """Yield the texts of all columns, to train a tokenizer on; few are in memory at once."""
+        for batch in self.table.with_format("arrow").iter(ROWS_AT_ONCE):
+            for column in batch.columns:
+                yield from column.to_pylist()
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the texts of all columns: what is made of them is kept under it."""
+        return text_digest(self.table)
 
 
 AnyRows = TypeVar("AnyRows", bound=Rows)

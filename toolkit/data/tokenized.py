@@ -1,20 +1,17 @@
-"""Texts as token ids, made once per machine and mapped into memory; and how a batch of them is padded."""
+"""Texts as token ids, made once per machine and mapped into memory."""
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from toolkit.data.cache import digest_of, once_per_machine
 from toolkit.data.labels import Array, Labels
-
-if TYPE_CHECKING:
-    import torch
 
 FORMAT = 1
 """Part of every key in the cache: to be raised when what is written below changes."""
@@ -33,51 +30,67 @@ class WrittenTokens:
         self.lengths: Array = np.load(folder / "lengths.npy", mmap_mode="r")
         """Tokens of each text (int64)."""
         self.full_lengths: Array = np.load(folder / "full_lengths.npy", mmap_mode="r")
-        """Tokens of each text before it was cut."""
+        """Tokens of each text before it was truncated."""
         self.content: str = json.loads((folder / "content.json").read_text(encoding="utf-8"))["digest"]
         """A hash of the token ids."""
 
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def fetch(self, ids: Sequence[int]) -> dict[str, list[Any]]:
-        """Return what the tokenizer made of some texts, by name: a list for each text."""
-        columns: dict[str, list[Any]] = self.table[np.asarray(ids).tolist()]
-        return columns
+    def fetch(self, ids: Sequence[int]) -> list[dict[str, list[int]]]:
+        """Return what the tokenizer made of some texts: lists without padding, by name."""
+        if not ids:
+            return []
+        columns = self.table[ids]
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-class TokenizedTexts:
-    """A `Source` of token ids with labels."""
+class TokenizedDataset:
+    """A `Source` of samples with named columns: texts as token ids, and values such as labels. About 5 us a sample."""
 
-    def __init__(self, folder: Path, labels: Labels) -> None:
-        self.labels = labels
-        self.tokens = WrittenTokens(folder)
+    def __init__(
+        self, texts: Mapping[str, WrittenTokens], values: Mapping[str, Labels | Array], lengths: Array, content: str
+    ) -> None:
+        """Put columns together.
+
+        Args:
+            texts: columns of texts; a sample has what the tokenizer made of each.
+            values: further columns; a sample has what is to be predicted, or a number, or a list of numbers.
+            lengths: what each sample counts as in tokens (int64), for batches of samples of like length.
+            content: a hash of everything.
+        """
+        self.texts, self.values = texts, values
+        self._lengths, self._content = lengths, content
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return len(self._lengths)
 
     def fetch(self, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """Return samples: what the tokenizer made of the text (lists, no padding), and "label". About 5 us each."""
-        if not len(ids):
-            return []
-        columns = self.tokens.fetch(ids)
-        columns["label"] = [self.labels.target(row) for row in np.asarray(ids).tolist()]
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        """Return samples: the entry of each column by its name."""
+        rows = np.asarray(ids, dtype=np.int64)
+        columns: dict[str, list[Any]] = {name: tokens.fetch(rows.tolist()) for name, tokens in self.texts.items()}
+        for name, values in self.values.items():
+            columns[name] = values.targets(rows) if isinstance(values, Labels) else values[rows].tolist()
+        return [dict(zip(columns, entries, strict=True)) for entries in zip(*columns.values(), strict=True)]
+
+    def longest(self, column: str) -> int:
+        """Return the number of tokens of the longest text of a column."""
+        return int(self.texts[column].lengths.max())
 
     def lengths(self, ids: Array) -> Array:
         """Return the number of tokens of each sample (int64)."""
-        return np.asarray(self.tokens.lengths[np.asarray(ids)])
+        return np.asarray(self._lengths[np.asarray(ids)])
 
     def digest(self) -> str:
-        """Return a hash of the token ids and labels."""
-        labels = self.labels
-        return digest_of(self.tokens.content, labels.kind, labels.names, labels.values, labels.starts)
+        """Return a hash of the token ids and values."""
+        return self._content
 
 
 def tokenize(texts: Any, tokenizer: Any, max_length: int | None, texts_digest: str) -> Path:
     """Return the folder with the token ids of a `datasets.Dataset` of one or two columns of text.
 
-    With a `max_length` longer texts are cut to so many tokens, special ones included; of a pair always the longer text.
+    With a `max_length` longer texts are truncated to so many tokens, special ones included; of a pair always the longer
+    text.
     Costs about 0.1 ms a sentence the first time, nothing from then on.
     """
     key = digest_of(FORMAT, texts_digest, tokenizer_digest(tokenizer), max_length)
@@ -111,7 +124,7 @@ def tokenizer_digest(tokenizer: Any) -> str:
     )
     if getattr(tokenizer, "is_fast", False):
         with settings_kept(tokenizer):
-            # What the last call cut or padded to is no property of the tokenizer.
+            # What the last call truncated or padded to is no property of the tokenizer.
             tokenizer.backend_tokenizer.no_truncation()
             tokenizer.backend_tokenizer.no_padding()
             return digest_of(*settings, tokenizer.backend_tokenizer.to_str())
@@ -121,32 +134,13 @@ def tokenizer_digest(tokenizer: Any) -> str:
         return digest_of(*settings, [(path.name, path.read_bytes()) for path in files])
 
 
-def pad_texts(tokenizer: Any, kind: str) -> Callable[[list[dict[str, Any]]], "dict[str, torch.Tensor]"]:
-    """Return a collate function: samples of a `TokenizedTexts` to tensors, padded on the tokenizer's side.
-
-    Beside what `pad` makes there is "labels": int64 (samples), float32 (samples, labels) for kind multi, float32 (samples) for
-    regression. Raises UserError if the tokenizer has no padding token.
-    """
-    import torch
-
-    from toolkit.data.collate import fillers_of, pad
-
-    fillers, label_type = fillers_of(tokenizer, "texts"), torch.int64 if kind == "single" else torch.float32
-
-    def collate(samples: list[dict[str, Any]]) -> "dict[str, torch.Tensor]":
-        labels = torch.tensor([sample["label"] for sample in samples], dtype=label_type)
-        return {**pad(samples, fillers, tokenizer.padding_side), "labels": labels}
-
-    return collate
-
-
 def _batches(texts: Any, tokenizer: Any, max_length: int | None) -> Iterator[tuple[dict[str, list[list[int]]], Array]]:
-    """Yield token ids by name, and how many there were before the cut."""
+    """Yield token ids by name, and how many of each text there were before it was truncated."""
     for batch in texts.with_format("arrow").iter(ROWS_AT_ONCE):
         columns = [column.to_pylist() for column in batch.columns]
         encoded = _encode(tokenizer, columns, None)
         full = np.array([len(ids) for ids in encoded["input_ids"]], dtype=np.int64)
-        # Long texts are tokenized twice: only so the plan can say how many are cut and how long they were.
+        # Long texts are tokenized twice: only so the plan can say how many are truncated and how long they were.
         long = np.flatnonzero(full > max_length).tolist() if max_length is not None else []
         if long:
             again = _encode(tokenizer, [[column[row] for row in long] for column in columns], max_length)
@@ -198,7 +192,8 @@ def write_tokens(batches: Iterator[tuple[dict[str, list[list[int]]], Array]], fo
 
 @contextmanager
 def settings_kept(tokenizer: Any) -> Iterator[None]:
-    """Give a fast tokenizer back as it was: every call leaves its cut behind, which would be saved with the model."""
+    """Give a fast tokenizer back as it was: each call leaves its truncation behind, which would be saved
+    with the model."""
     if not getattr(tokenizer, "is_fast", False):
         yield
         return

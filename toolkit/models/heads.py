@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 
 from toolkit.config.model import ModelConfig
+from toolkit.data.labelled_rows import LabelledRows
 from toolkit.data.labels import Kind
 from toolkit.data.reading import listed
-from toolkit.data.texts import Split
 from toolkit.errors import UserError
 from toolkit.models.load import SEQUENCE_CLASSIFIER, Architecture, check_architecture, load_model, model_settings
 from toolkit.models.tiny import encoder
@@ -102,11 +102,11 @@ class Labelled(Protocol):
         """The name of each label id; empty for regression."""
 
     @property
-    def train(self) -> Split:
+    def train(self) -> LabelledRows:
         """The training rows."""
 
     @property
-    def evaluate(self) -> Split:
+    def evaluate(self) -> LabelledRows:
         """The evaluation rows."""
 
     @property
@@ -164,6 +164,6 @@ def read_for_head(data: LabelledData[Read], saved: Sequence[str] | None, trained
     return read
 
 
-def renumbered(split: Split, names: Sequence[str]) -> Split:
+def renumbered(split: LabelledRows, names: Sequence[str]) -> LabelledRows:
     """Return the same rows with their labels as ids of `names`."""
     return replace(split, labels=split.labels.renamed(names)) if names else split

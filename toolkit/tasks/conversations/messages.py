@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from toolkit.data.labels import Array
-from toolkit.data.reading import Checked, Rows, row_numbers
+from toolkit.data.reading import Checked, TableRows, row_numbers
 
 ROLES = {
     "system": "system",
@@ -26,16 +26,6 @@ ROLES = {
 
 Message = dict[str, str]
 Conversation = list[Message]
-
-
-class TableRows(Rows, Protocol):
-    """Rows of a table."""
-
-    @property
-    def rows(self) -> Array:
-        """The number that each row had in the data, counted from 0."""
-
-
 AnyTable = TypeVar("AnyTable", bound=TableRows)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from toolkit.data.cache import digest_of
 from toolkit.data.labels import Array
-from toolkit.data.reading import Checked
+from toolkit.data.reading import Checked, TableRows
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.tasks.conversations.messages import Unusable, UnusableRows, messages_of
 
@@ -43,24 +43,15 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PairRows:
-    """Rows that are pairs, for training or for evaluation."""
+class PairRows(TableRows):
+    """Rows that are pairs, in the columns chosen, rejected and, where there is one, prompt."""
 
-    name: str
-    table: Any
-    """A `datasets.Dataset` of the columns chosen, rejected and, where there is one, prompt."""
-    rows: Array
-    """The number that each row had in the data, counted from 0."""
     prompts: Array
     """The number of each row's prompt: equal where the prompts are."""
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def take(self, rows: Array, name: str | None = None) -> Self:
         """Return these rows, in this order, under another name if one is given."""
-        table, numbers, prompts = self.table.select(rows), self.rows[rows], self.prompts[rows]
-        return replace(self, name=name or self.name, table=table, rows=numbers, prompts=prompts)
+        return replace(super().take(rows, name), prompts=self.prompts[rows])
 
     def columns(self) -> Iterator[list[Any]]:
         """Yield the columns of some rows at a time."""

@@ -63,13 +63,9 @@ class TokenizedPairs:
 
     def fetch(self, ids: Sequence[int]) -> list[PairIds]:
         """Return samples."""
-        if not len(ids):
-            return []
-        rows = self.kept[np.asarray(ids)]
         samples = []
-        for tokens, (prompt, chosen, _) in zip(
-            self.tokens.fetch(rows)["input_ids"], self.counts[rows].tolist(), strict=True
-        ):
+        for columns in self.tokens.fetch(self.kept[np.asarray(ids, dtype=np.int64)].tolist()):
+            tokens, (prompt, chosen, *_) = columns["input_ids"], columns["parts"]
             end = prompt + chosen
             samples.append(PairIds(tokens[:prompt], tokens[prompt:end], tokens[end:]))
         return samples

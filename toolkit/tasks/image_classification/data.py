@@ -12,10 +12,9 @@ from toolkit.config.schema import at_least, locates
 from toolkit.data.columns import LABEL_NAMES, find_column
 from toolkit.data.config import DataConfig, embedded_splits
 from toolkit.data.label_reading import kind_of, read_labels
-from toolkit.data.labelled_rows import hold_out_by_label, label_names, labels_line, number_labels
+from toolkit.data.labelled_rows import LabelledRows, hold_out_by_label, label_names, labels_line, number_labels
 from toolkit.data.labels import Array, Kind
 from toolkit.data.reading import row_numbers
-from toolkit.data.texts import Split
 from toolkit.errors import UserError
 from toolkit.extras import require
 from toolkit.models.heads import read_for_head
@@ -141,7 +140,7 @@ class LabelledImages(DataConfig):
         problems = problem_lines(name, images, checked, in_table)
         if labels.empty.any():
             problems.append(f"{name}: no label in column {label!r} in {row_numbers(np.flatnonzero(labels.empty))}")
-        split = Split(name, images, labels, np.arange(len(labels), dtype=np.int64))
+        split = LabelledRows(name, images, np.arange(len(labels), dtype=np.int64), labels)
         return CheckedTable(split, checked, checked.valid & ~labels.empty, problems)
 
 
@@ -149,7 +148,7 @@ class LabelledImages(DataConfig):
 class CheckedTable:
     """A table after its images and labels were checked."""
 
-    split: Split
+    split: LabelledRows
     """All its rows."""
     checked: Checked
     valid: Array
@@ -165,8 +164,8 @@ class Images:
     """Always single; the data of a head with a number or several labels says another one."""
     labels: list[str]
     """The name of each label id."""
-    train: Split
-    evaluate: Split
+    train: LabelledRows
+    evaluate: LabelledRows
     train_checked: Checked
     evaluate_checked: Checked
     summary: dict[str, str]
@@ -183,14 +182,14 @@ class Images:
     def sources(self) -> tuple[ImageSource, ImageSource]:
         """The training and the evaluation images."""
         train, evaluate = (
-            ImageSource(split.texts, split.labels, checked.digests[split.rows], split.name)
+            ImageSource(split.table, split.labels, checked.digests[split.rows], split.name)
             for split, checked in ((self.train, self.train_checked), (self.evaluate, self.evaluate_checked))
         )
         return train, evaluate
 
     def shown(self, number: int, prediction: Any, reference: Any) -> dict[str, Any]:
         """Return what a reader sees of an evaluated image: its file, or its row where it has none; see `Task.show`."""
-        (place,) = stored(self.evaluate.texts, [number])
+        (place,) = stored(self.evaluate.table, [number])
         image = {"image": place.path} if place.path else {"row": int(self.evaluate.rows[number]) + 1}
         return {**image, "prediction": self.labels[int(prediction)], "reference": self.labels[int(reference)]}
 

@@ -9,21 +9,22 @@ import numpy as np
 from toolkit.config.schema import at_least, locates
 from toolkit.data.columns import Columns
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
-from toolkit.data.label_reading import comma_number, is_list
-from toolkit.data.labels import Array, Labels
+from toolkit.data.label_reading import comma_number, is_list, kind_of
+from toolkit.data.labelled_rows import LabelledRows, check_columns, check_rows, labels_line, number_rows
+from toolkit.data.labels import Array
 from toolkit.data.order import permute
-from toolkit.data.texts import Split, Texts
+from toolkit.data.reading import counts_line, hold_out, usable_rows
 from toolkit.errors import UserError
 from toolkit.sample_data.docstrings import docstrings
-from toolkit.tasks.labelled_texts import LabelledTexts
-from toolkit.tasks.sentence_embedding.rows import Kind, PairRows, Roles, check_pairs, check_text_columns, find_roles
-from toolkit.tasks.sentence_embedding.texts import EmbeddingTexts
+from toolkit.tasks.sentence_embedding.rows import Roles, check_pairs, check_text_columns, find_roles
+from toolkit.tasks.sentence_embedding.texts import EmbeddingRows, EmbeddingTexts, Kind
 
 if TYPE_CHECKING:
     from toolkit.data.sources import Splits
 
 CORPUS_LENGTH = 64
-"""Tokens that texts of the embedded corpus are cut to: a quarter of them are longer, and would take half of the time."""
+"""Tokens that texts of the embedded corpus are truncated to: a quarter of them are longer, and would take half of the
+time."""
 KEY = 0x454D42
 """Of the order of the evaluation samples: fixed, so that runs of different seeds are compared on the same blocks."""
 
@@ -33,7 +34,8 @@ class EmbeddingData(DataConfig):
     """The `data` section of a recipe that makes texts into vectors."""
 
     kind: Literal["auto", "scores", "positives", "labels"] = "auto"
-    """Pairs with a score of how alike they are; pairs that belong together; or texts with labels; auto decides by the columns."""
+    """Pairs with a score of how alike they are; pairs that belong together; or texts with labels; auto decides by the
+    columns."""
     text: str | None = locates(None)
     """The column with the text, or with the first one of a pair (the anchor); null finds it by its name."""
     text_pair: str | None = locates(None)
@@ -45,10 +47,11 @@ class EmbeddingData(DataConfig):
     label: str | None = locates(None)
     """The column with the label of a text; null finds it by its name."""
     score_range: tuple[float, float] | None = None
-    """The lowest and the highest score that can be given, such as [0,5]; null takes [0,1], or what the training data has beyond."""
+    """The lowest and the highest score that can be given, such as [0,5]; null takes [0,1], or what the training data has
+    beyond."""
     max_length: int | None = None
-    """Cut longer texts to so many tokens; null takes them whole and refuses those that the model cannot take (the embedded
-    corpus is cut to 64)."""
+    """Truncate longer texts to so many tokens; null takes them whole and refuses those that the model cannot take (the
+    embedded corpus is truncated to 64)."""
     drop_invalid: bool = False
     """Leave out rows that can't be used instead of refusing them; the plan counts them."""
 
@@ -66,11 +69,14 @@ class EmbeddingData(DataConfig):
             ("label", "labels"),
         ):
             if getattr(self, flag) is not None and self.kind not in ("auto", kind):
-                yield f"data.{flag} is given and data.kind is {self.kind}; it belongs to data.kind {kind}: leave one of them out"
+                yield (
+                    f"data.{flag} is given and data.kind is {self.kind}; it belongs to data.kind {kind}: leave one of "
+                    "them out"
+                )
 
     @property
-    def longest(self) -> int | None:
-        """What longer texts are cut to, in tokens; None where nothing is cut."""
+    def resolved_max_length(self) -> int | None:
+        """What longer texts are truncated to, in tokens; None where nothing is."""
         return CORPUS_LENGTH if self.max_length is None and self.embedded else self.max_length
 
     def read(self) -> EmbeddingTexts:
@@ -85,113 +91,120 @@ class EmbeddingData(DataConfig):
             )
         )
         roles = find_roles(read.train, self.kind, self.text, self.text_pair, self.negative, self.score, self.label)
-        texts = self._labelled(read, roles) if roles.kind == "labels" else self._pairs(read, roles)
+        summary: dict[str, str] = {}
+        if roles.kind == "labels":
+            train, evaluate, labels = self._labelled(read, roles, summary)
+        else:
+            (train, evaluate), labels = self._pairs(read, roles, summary), []
+        # A global-batch loss is evaluated on blocks of neighbours: in data sorted by label these would be all alike.
+        evaluate = evaluate.take(permute(np.arange(len(evaluate), dtype=np.int64), len(evaluate), KEY))
+        texts = EmbeddingTexts(
+            roles.kind,
+            train,
+            evaluate,
+            self.resolved_max_length,
+            labels,
+            summary=summary,
+            files=read.files,
+            workers=self.workers,
+        )
         if problems := list(texts.too_few()):
             raise UserError(*problems)
         return texts
 
-    def _labelled(self, read: "Splits", roles: Roles) -> EmbeddingTexts:
-        if is_list(read.train.data.schema.field(roles.value).type):
+    def _labelled(
+        self, read: "Splits", roles: Roles, summary: dict[str, str]
+    ) -> tuple[EmbeddingRows, EmbeddingRows, list[str]]:
+        """Return training and evaluation texts, and the name of each label id."""
+        columns = Columns(roles.texts[0], None, str(roles.value))
+        if is_list(read.train.data.schema.field(columns.label).type):
             raise UserError(
-                f"the label column {roles.value!r} holds several labels for a text, but each text has one here; give another "
-                "column with --data.label"
+                f"the label column {columns.label!r} holds several labels for a text, but each text has one here; give "
+                "another column with --data.label"
             )
-        labelled = LabelledTexts(
-            kind="single",
-            text=roles.texts[0],
-            label=roles.value,
-            held_out=self.held_out,
+        check_columns(read.tables, columns.texts, [columns.label])
+        for name, table in read.tables.items():
+            if problem := kind_of(table, columns.label, "single", None)[1]:
+                raise UserError(f"{name}: {problem}")
+        names, train, evaluate, lines = number_rows(
+            [check_rows(name, table, columns, "single", None) for name, table in read.tables.items()],
+            "single",
+            self.held_out,
+            what="rows",
             drop_invalid=self.drop_invalid,
+            a_row="row with a text and a label",
+            invalid="rows without a valid text or label",
         )
-        texts = labelled.checked(read, self.longest)
-        summary = {"learned from": "texts with labels: each text and another one of its label", **texts.summary}
-        train, evaluate = texts.train, texts.evaluate
-        alone = train.labels.counts() < 2
-        if (train_alone := alone[train.labels.values]).any():
-            evaluate_alone = alone[evaluate.labels.values]
-            summary["left out"] = (
-                f"{train_alone.sum():,} texts to train on and {evaluate_alone.sum():,} to evaluate on, of "
-                f"{alone.sum():,} labels that have no second text to train on"
-            )
-            train = train.take(np.flatnonzero(~train_alone))
-            evaluate = evaluate.take(np.flatnonzero(~evaluate_alone))
-            if len(np.unique(train.labels.values)) < 2 or not len(evaluate):
-                raise UserError(
-                    "fewer than two labels have two texts to train on, and one to evaluate on: each text needs another one of "
-                    "its label, and one of another label; give more rows"
-                )
+        summary |= {
+            "learned from": "texts with labels: each text and another one of its label",
+            "data": read.origin,
+            "columns": f"text {columns.text!r}, label {columns.label!r}",
+            **lines,
+            "texts": counts_line(train, evaluate),
+            "labels": labels_line(train.labels, "rows"),
+        }
+        train, evaluate = _with_partners(train, evaluate, summary)
         chance = np.bincount(evaluate.labels.values) / len(evaluate)
         summary["chance"] = f"two texts to evaluate on have the same label with probability {(chance**2).sum():.2f}"
-        side = replace(texts, train=train, evaluate=_shuffled(evaluate), summary={})
-        return EmbeddingTexts("labels", (side,), None, summary, texts.files)
+        first, second = (
+            EmbeddingRows(rows.name, rows.table, rows.rows, rows.labels.values[:, None]) for rows in (train, evaluate)
+        )
+        return first, second, names
 
-    def _pairs(self, read: "Splits", roles: Roles) -> EmbeddingTexts:
+    def _pairs(self, read: "Splits", roles: Roles, summary: dict[str, str]) -> list[EmbeddingRows]:
+        """Return training and evaluation pairs."""
         check_text_columns(read.tables, roles)
-        checked = [check_pairs(name, table, roles, self.score_range) for name, table in read.tables.items()]
-        problems = [problem for part in checked for problem in part.problems]
-        if problems and not self.drop_invalid:
-            raise UserError(*problems)
-        if nothing := [part.split.name for part in checked if not len(part.split)]:
-            raise UserError(*(f"{name}: there is no row with a valid pair" for name in nothing))
-        summary = {
+        splits, dropped = usable_rows(
+            [check_pairs(name, table, roles, self.score_range) for name, table in read.tables.items()],
+            drop_invalid=self.drop_invalid,
+            a_row="row with a valid pair",
+            invalid="rows without a valid pair",
+        )
+        summary |= {
             "learned from": LEARNED_FROM[roles.kind] + (" and a negative" if len(roles.texts) > 2 else ""),
             "data": read.origin,
             "columns": " and ".join(map(repr, roles.texts)) + (f", score {roles.value!r}" if roles.value else ""),
+            **dropped,
         }
-        if problems:
-            counts = " and ".join(f"{part.dropped:,} of the {part.split.name}" for part in checked)
-            summary["dropped"] = f"rows without a valid pair: {counts}"
-        if len(checked) == 1:
-            checked = self._hold_out(checked[0])
-            share = len(checked[1].split) / (len(checked[0].split) + len(checked[1].split))
+        if len(splits) == 1:
+            splits = hold_out(splits[0], self._held_out(splits[0]))
+            share = len(splits[1]) / (len(splits[0]) + len(splits[1]))
             summary["held out"] = (
                 f"{share:.1%} of the training rows, the same for every seed; rows with one first text together"
             )
-        train, evaluate = checked
-        order = permute(np.arange(len(evaluate.split), dtype=np.int64), len(evaluate.split), KEY)
-        evaluate = _taken(evaluate, order)
-        summary["pairs"] = f"{len(train.split):,} to train on, {len(evaluate.split):,} to evaluate on"
-        scores = None
+        summary["pairs"] = counts_line(*splits)
         if roles.kind == "scores":
-            lowest, highest = self._score_range(train, evaluate)
-            first, second = ((part.split.labels.values - lowest) / (highest - lowest) for part in (train, evaluate))
-            scores = (first, second)
-            summary["scores"] = f"{lowest:g} is learned as cosine 0, {highest:g} as cosine 1 (data.score_range)"
+            train, evaluate = splits
+            splits = self._scaled(train, evaluate, summary)
             if any(comma_number(table, str(roles.value)) for table in read.tables.values()):
                 summary["scores"] += "; read with decimal commas"
-        sides = tuple(
-            Texts(
-                "single",
-                [],
-                Columns(column, None, ""),
-                _side(train, number),
-                _side(evaluate, number),
-                self.longest,
-                summary={},
-            )
-            for number, column in enumerate(roles.texts)
-        )
-        return EmbeddingTexts(roles.kind, sides, scores, summary, read.files)
+        return splits
 
-    def _score_range(self, train: PairRows, evaluate: PairRows) -> tuple[float, float]:
-        values = train.split.labels.values
+    def _scaled(self, train: EmbeddingRows, evaluate: EmbeddingRows, summary: dict[str, str]) -> list[EmbeddingRows]:
+        """Return the rows with scores from 0 to 1; the plan says what these were."""
+        assert train.scores is not None
+        assert evaluate.scores is not None
+        values, others = train.scores, evaluate.scores
         if values.min() == values.max():
             raise UserError(
                 f"training data: every score is {values[0]:g}, so there is nothing to learn; give another column with "
                 "--data.score, or --data.kind positives if all of these pairs belong together"
             )
-        if self.score_range is not None:
-            return self.score_range
-        lowest, highest = min(0.0, float(values.min())), max(1.0, float(values.max()))
-        others = evaluate.split.labels.values
+        lowest, highest = self.score_range or (min(0.0, float(values.min())), max(1.0, float(values.max())))
         if (outside := (others < lowest) | (others > highest)).any():
             raise UserError(
-                f"{evaluate.split.name}: {outside.sum():,} scores from {others[outside].min():g} to {others[outside].max():g} are "
-                f"outside {lowest:g} to {highest:g}, which the training data has; say what is possible with --data.score_range"
+                f"{evaluate.name}: {outside.sum():,} scores from {others[outside].min():g} to "
+                f"{others[outside].max():g} are outside {lowest:g} to {highest:g}, which the training data has; say "
+                "what is possible with --data.score_range"
             )
-        return lowest, highest
+        summary["scores"] = f"{lowest:g} is learned as cosine 0, {highest:g} as cosine 1 (data.score_range)"
+        return [
+            replace(rows, scores=(scores - lowest) / (highest - lowest))
+            for rows, scores in ((train, values), (evaluate, others))
+        ]
 
-    def _hold_out(self, whole: PairRows) -> list[PairRows]:
+    def _held_out(self, whole: EmbeddingRows) -> Array:
+        """Return the numbers of the rows that are held out."""
         # All rows of one anchor go to one side, or a held-out pair would be known by half.
         _, anchors = np.unique(whole.identities[:, 0], return_inverse=True)
         if len(anchors) > 1 and not anchors.any():
@@ -200,11 +213,7 @@ class EmbeddingData(DataConfig):
                 "have one first text, which must be on one side; give data.eval, or rows of other first texts"
             )
         _, held = split_rows(int(anchors.max()) + 1, self.held_out)
-        chosen = np.isin(anchors, held)
-        return [
-            _taken(whole, np.flatnonzero(~chosen)),
-            _taken(whole, np.flatnonzero(chosen), "held-out rows of the training data"),
-        ]
+        return np.flatnonzero(np.isin(anchors, held))
 
 
 LEARNED_FROM: dict[Kind, str] = {
@@ -213,19 +222,22 @@ LEARNED_FROM: dict[Kind, str] = {
 }
 
 
-def _taken(rows: PairRows, numbers: Array, name: str | None = None) -> PairRows:
-    return rows._replace(split=rows.split.take(numbers, name), identities=rows.identities[numbers])
-
-
-def _shuffled(split: Split) -> Split:
-    # A global-batch loss is evaluated on blocks of neighbours: in data that is sorted by label these would be all alike.
-    return split.take(permute(np.arange(len(split), dtype=np.int64), len(split), KEY))
-
-
-def _side(rows: PairRows, number: int) -> Split:
-    """Return the texts of one column, with their identities as labels."""
-    split, count = rows.split, len(rows.split)
-    nothing, one_each = np.zeros(count, dtype=bool), np.arange(count + 1, dtype=np.int64)
-    labels = Labels("single", [], rows.identities[:, number], one_each, nothing, nothing)
-    column = split.texts.column_names[number]
-    return Split(f"{split.name}, column {column!r}", split.texts.select_columns([column]), labels, split.rows)
+def _with_partners(
+    train: LabelledRows, evaluate: LabelledRows, summary: dict[str, str]
+) -> tuple[LabelledRows, LabelledRows]:
+    """Return the texts that have another one of their label to train on; the plan says how many have none."""
+    alone = train.labels.counts() < 2
+    train_alone, evaluate_alone = alone[train.labels.values], alone[evaluate.labels.values]
+    if not train_alone.any():
+        return train, evaluate
+    summary["left out"] = (
+        f"{train_alone.sum():,} texts to train on and {evaluate_alone.sum():,} to evaluate on, of "
+        f"{alone.sum():,} labels that have no second text to train on"
+    )
+    train, evaluate = train.take(np.flatnonzero(~train_alone)), evaluate.take(np.flatnonzero(~evaluate_alone))
+    if len(np.unique(train.labels.values)) < 2 or not len(evaluate):
+        raise UserError(
+            "fewer than two labels have two texts to train on, and one to evaluate on: each text needs another one of "
+            "its label, and one of another label; give more rows"
+        )
+    return train, evaluate

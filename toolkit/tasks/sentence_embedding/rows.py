@@ -4,20 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import combinations
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from toolkit.data.columns import LABEL_NAMES, PAIR_NAMES, TEXT_NAMES, find_column, plain_name
 from toolkit.data.label_reading import is_text, read_labels
 from toolkit.data.labelled_rows import check_columns, empty_texts
-from toolkit.data.labels import Array, Labels
-from toolkit.data.reading import row_numbers
-from toolkit.data.texts import Split
+from toolkit.data.labels import Array
+from toolkit.data.reading import Checked, checked_rows
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
-
-Kind = Literal["scores", "positives", "labels"]
+from toolkit.tasks.sentence_embedding.texts import EmbeddingRows, Kind
 
 ANCHOR_PAIRS = (("anchor", "positive"), ("query", "positive"), ("question", "positive"), *PAIR_NAMES)
 ANCHOR_NAMES = (("anchor",), ("sentence1", "sentence_1", "sentence_a"), ("query", "question"), *TEXT_NAMES)
@@ -35,18 +33,6 @@ class Roles:
     """A text; or the two sides of a pair, and a negative where there is one."""
     value: str | None = None
     """The score or the label."""
-
-
-class PairRows(NamedTuple):
-    """The rows of a table that are valid pairs."""
-
-    split: Split
-    """Their texts; as labels the scores, or zeros where there are none."""
-    identities: Array
-    """A hash of each text, shape (rows, columns)."""
-    dropped: int
-    problems: list[str]
-    """What is wrong with the other rows, a sentence each."""
 
 
 def find_roles(
@@ -126,45 +112,36 @@ def check_text_columns(tables: Mapping[str, Any], roles: Roles) -> None:
         raise UserError(*dict.fromkeys(problems))
 
 
-def check_pairs(name: str, table: Any, roles: Roles, score_range: Sequence[float] | None) -> PairRows:
-    """Return the valid pairs of a table, and what is wrong with the others."""
+def check_pairs(name: str, table: Any, roles: Roles, score_range: Sequence[float] | None) -> Checked[EmbeddingRows]:
+    """Return the rows of a table that are valid pairs, with the scores that the data gives."""
     texts = table.select_columns(list(roles.texts))
-    nothing, count = np.zeros(len(texts), dtype=bool), len(texts)
-    wrong: list[tuple[str, Array]] = []
-    for column, empty in empty_texts(texts).items():
-        wrong.append((f"empty text in column {column!r}", empty))
-    identities = text_identities(texts)
-    # Two equal texts with a score are a pair like any other: data of this kind have some, with the highest score.
-    for one, other in combinations(range(len(roles.texts)), 2) if roles.value is None else ():
-        equal = (identities[:, one] == identities[:, other]) & ~np.any([rows for _, rows in wrong], axis=0)
-        what = f"the columns {roles.texts[one]!r} and {roles.texts[other]!r} hold the same text"
-        wrong.append((f"{what}, from which nothing can be learned,", equal))
-    if roles.value is not None:
-        scores = read_labels(table, roles.value, "regression", None)
-        wrong.append((f"no score in column {roles.value!r}", scores.empty))
-        wrong.append((f"the score in column {roles.value!r} is not a finite number", scores.unreadable))
+    wrong = {f"empty text in column {column!r}": empty for column, empty in empty_texts(texts).items()}
+    identities, scores = text_identities(texts), None
+    if roles.value is None:
+        reported = np.any([*wrong.values()], axis=0)
+        for one, other in combinations(range(len(roles.texts)), 2):
+            what = f"the columns {roles.texts[one]!r} and {roles.texts[other]!r} hold the same text"
+            equal = (identities[:, one] == identities[:, other]) & ~reported
+            wrong[f"{what}, from which nothing can be learned,"] = equal
+            reported = reported | equal
+    else:
+        # Two equal texts with a score are a pair like any other: some have the highest score.
+        labels = read_labels(table, roles.value, "regression", None)
+        scores = labels.values
+        wrong[f"no score in column {roles.value!r}"] = labels.empty
+        wrong[f"the score in column {roles.value!r} is not a finite number"] = labels.unreadable
         if score_range is not None:
             lowest, highest = score_range
-            readable = ~scores.empty & ~scores.unreadable
-            outside = readable & ((scores.values < lowest) | (scores.values > highest))
-            wrong.append((f"the score in column {roles.value!r} is outside {lowest:g} to {highest:g}", outside))
-    else:
-        one_each = np.arange(count + 1, dtype=np.int64)
-        scores = Labels("regression", [], np.zeros(count), one_each, nothing, nothing)
-    problems = [
-        f"{name}: {what} in {row_numbers(np.flatnonzero(rows))}; correct them, or leave them out with "
-        "--data.drop_invalid true"
-        for what, rows in wrong
-        if rows.any()
-    ]
-    invalid = np.any([rows for _, rows in wrong], axis=0)
-    valid = np.flatnonzero(~invalid)
-    whole = Split(name, texts, scores, np.arange(count, dtype=np.int64))
-    return PairRows(whole.take(valid), identities[valid], int(invalid.sum()), problems)
+            outside = ~labels.empty & ~labels.unreadable & ((scores < lowest) | (scores > highest))
+            wrong[f"the score in column {roles.value!r} is outside {lowest:g} to {highest:g}"] = outside
+    return checked_rows(EmbeddingRows(name, texts, np.arange(len(texts), dtype=np.int64), identities, scores), wrong)
 
 
 def text_identities(texts: Any) -> Array:
-    """Return a 63-bit hash of every text of a `datasets.Dataset`, shape (rows, columns); white space around it counts for nothing."""
+    """Return a 63-bit hash of every text of a `datasets.Dataset`, shape (rows, columns).
+
+    White space around a text counts for nothing.
+    """
     parts: list[Array] = []
     for batch in texts.with_format("arrow").iter(ROWS_AT_ONCE):
         hashes = [[_hash(text) for text in column.to_pylist()] for column in batch.columns]

@@ -25,16 +25,16 @@ class Search:
         """Make what the metrics take from the vectors of all samples, each of shape (sides, dimension)."""
         known = np.stack(list(predictions.values())).astype(np.float64)
         # What was not predicted, where only a few samples are tried, is found by nothing.
-        vectors = np.zeros((len(self.texts.sides[0].evaluate), *known.shape[1:]))
+        vectors = np.zeros((len(self.texts.evaluate), *known.shape[1:]))
         vectors[list(predictions)] = known
         return self.of_vectors([vectors[:, side] for side in range(vectors.shape[1])])
 
     def of_vectors(self, sides: Sequence[Any]) -> Postprocessed:
         """The same from a matrix for each side, dense or sparse, with rows of length 1 in the order of the samples."""
-        if self.texts.scores is not None:
+        if self.texts.evaluate.scores is not None:
             first, second = sides
             products = first.multiply(second) if hasattr(first, "multiply") else first * second
-            return Postprocessed(np.asarray(products.sum(axis=1)).ravel().tolist(), self.texts.scores[1].tolist())
+            return Postprocessed(np.asarray(products.sum(axis=1)).ravel().tolist(), self.texts.evaluate.scores.tolist())
         queries, candidates, right, excluded = self.questions
         found = search(sides[0][queries], sides[-1][candidates], right, excluded)
         found = [{**one, "nearest": int(candidates[one["nearest"]])} for one in found]
@@ -50,11 +50,11 @@ class Search:
     @cached_property
     def questions(self) -> tuple[Array, Array, Callable[[Array], Array], Callable[[Array], Array]]:
         """The rows that are searched for and among, and which are right or excluded for which (by number among these)."""
-        identities = [np.asarray(side.evaluate.labels.values) for side in self.texts.sides[:2]]
+        identities = self.texts.evaluate.identities
         if self.texts.kind == "labels":
-            (labels,), rows = identities, np.arange(len(identities[0]))
+            labels, rows = identities[:, 0], np.arange(len(identities))
             return rows, rows, lambda at: labels[at, None] == labels, lambda at: at[:, None] == rows
-        anchors, positives = identities
+        anchors, positives = identities[:, 0], identities[:, 1]
         _, queries = np.unique(anchors, return_index=True)
         _, candidates = np.unique(positives, return_index=True)
         queries, candidates = np.sort(queries), np.sort(candidates)
@@ -82,9 +82,10 @@ class Search:
         # Letters and digits in a row are words, single signs too: some texts have nothing longer.
         counts = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
         counts.fit(self.texts.training_texts())
-        sides = [counts.transform(side.evaluate.texts[side.columns.text]).tocsr() for side in self.texts.sides[:2]]
+        table = self.texts.evaluate.table
+        sides = [counts.transform(table[column]).tocsr() for column in self.texts.columns[:2]]
         finished = self.of_vectors(sides)
-        metric = correlation if self.texts.scores is not None else search_quality
+        metric = correlation if self.texts.kind == "scores" else search_quality
         return metric(finished.predictions, finished.references)
 
     def show(self, item: int, prediction: Any, reference: Any) -> dict[str, Any]:
@@ -99,12 +100,11 @@ class Search:
             }
         seen: dict[str, Any] = {"row": self.row(reference), "text": self.texts.text(reference, 0)}
         if self.texts.kind == "labels":
-            labels = self.texts.sides[0].evaluate.labels
-            seen |= {"label": labels.names[labels.values[reference]]}
-            seen |= {"nearest_label": labels.names[labels.values[prediction["nearest"]]]}
+            labels = [self.texts.labels[label] for label in self.texts.evaluate.identities[:, 0]]
+            seen |= {"label": labels[reference], "nearest_label": labels[prediction["nearest"]]}
         else:
             seen |= {"wanted": self.texts.text(reference, 1)}
-        nearest = self.texts.text(prediction["nearest"], len(self.texts.sides[:2]) - 1)
+        nearest = self.texts.text(prediction["nearest"], 0 if self.texts.kind == "labels" else 1)
         nearest_row = self.row(prediction["nearest"])
         return {
             **seen,
@@ -115,7 +115,7 @@ class Search:
 
     def row(self, item: int) -> int:
         """Return the row of an evaluation text where it was read, from 1 on."""
-        return int(self.texts.sides[0].evaluate.rows[item]) + 1
+        return int(self.texts.evaluate.rows[item]) + 1
 
 
 def search(

@@ -1,65 +1,145 @@
-"""Texts that are to become vectors: one to three in a sample, tokenized once per machine; and how a batch of them is padded."""
+"""Texts that are to become vectors, read and checked: one to three in a sample; their token ids and their batches."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
 from toolkit.data.cache import digest_of
 from toolkit.data.labels import Array
-from toolkit.data.texts import Texts
-from toolkit.data.tokenized import TokenizedTexts, pad_texts
-from toolkit.errors import UserError
-from toolkit.tasks.sentence_embedding.rows import Kind
+from toolkit.data.reading import DataRead, TableRows
+from toolkit.data.text_columns import TextColumn, length_limit, tokenize_columns
+from toolkit.data.tokenized import TokenizedDataset
 
 if TYPE_CHECKING:
     import torch
 
+Kind = Literal["scores", "positives", "labels"]
 Sample = dict[str, Any]
 
+SIDES = ("anchor", "positive", "negative")
+"""The columns of a sample that hold texts; of texts with labels the first alone, until it gets a partner."""
 
-class EmbeddingSource:
-    """A `Source` of samples of one or more texts, each with its identity, and a score where there is one."""
 
-    def __init__(self, sides: Sequence[TokenizedTexts], scores: Array | None = None) -> None:
-        self.sides = sides
-        self.scores = scores
-        self.identities = np.stack([np.asarray(side.labels.values) for side in sides], axis=1)
-        """Shape (samples, sides): a label, or a hash of the text."""
+@dataclass(frozen=True)
+class EmbeddingRows(TableRows):
+    """Rows of one to three texts, for training or for evaluation."""
 
-    def __len__(self) -> int:
-        return len(self.identities)
+    identities: Array
+    """What tells texts apart, int64 (rows, columns): the id of a text's label, or a hash of the text."""
+    scores: Array | None = None
+    """How alike the texts of each pair are."""
 
-    def fetch(self, ids: Sequence[int]) -> list[Sample]:
-        """Return samples: "id", "sides" (what the tokenizer made of each text, and its identity as "label"), and "score"."""
-        fetched = zip(*(side.fetch(ids) for side in self.sides), strict=True)
-        samples: list[Sample] = [
-            {"id": int(row), "sides": list(sides)} for row, sides in zip(ids, fetched, strict=True)
+    def take(self, rows: Array, name: str | None = None) -> Self:
+        """Return these rows, in this order, under another name if one is given."""
+        scores = None if self.scores is None else self.scores[rows]
+        return replace(super().take(rows, name), identities=self.identities[rows], scores=scores)
+
+
+@dataclass(frozen=True)
+class EmbeddingTexts(DataRead):
+    """Training and evaluation texts, read and checked."""
+
+    kind: Kind
+    train: EmbeddingRows
+    """Its scores go from 0 to 1."""
+    evaluate: EmbeddingRows
+    max_length: int | None
+    """What longer texts are truncated to, in tokens; None truncates nothing."""
+    labels: list[str]
+    """The name of each label id; empty where the texts have none."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the texts."""
+        names: list[str] = self.train.table.column_names
+        return names
+
+    def training_texts(self) -> Iterator[str]:
+        """Yield every training text, to train a tokenizer on."""
+        for column in self.columns:
+            yield from self.train.select(column).texts()
+
+    @cached_property
+    def training_digest(self) -> str:
+        """A hash of the training texts."""
+        digests = [self.train.select(column).digest for column in self.columns]
+        return digests[0] if len(digests) == 1 else digest_of(digests)
+
+    def tokenize(self, tokenizer: Any) -> tuple[TokenizedDataset, TokenizedDataset]:
+        """Return training and evaluation samples: "row", a column of `SIDES` for each text, "identities", and "score".
+
+        Raises:
+            UserError: texts are longer than the model takes and not truncated, or hold no token.
+        """
+        several = len(self.columns) > 1
+        columns = {
+            side: TextColumn(
+                [column],
+                tokenizer,
+                self.max_length,
+                length_limit(tokenizer),
+                line=f"lengths of {column}" if several else "lengths",
+                of=f", column {column!r}" if several else "",
+            )
+            for side, column in zip(SIDES, self.columns, strict=False)
+        }
+        tokens = tokenize_columns(self.train, self.evaluate, columns, self.summary)
+        train, evaluate = (
+            self._dataset(rows, list(texts), list(texts.values()))
+            for rows, texts in zip((self.train, self.evaluate), tokens, strict=True)
+        )
+        return train, evaluate
+
+    def _dataset(self, rows: EmbeddingRows, sides: list[str], tokens: list[Any]) -> TokenizedDataset:
+        one_each = np.arange(len(rows) + 1, dtype=np.int64)
+        digests = [
+            digest_of(side.content, "single", self.labels, rows.identities[:, number], one_each)
+            for number, side in enumerate(tokens)
         ]
-        if self.scores is not None:
-            for sample in samples:
-                sample["score"] = float(self.scores[sample["id"]])
-        return samples
+        values = {"row": one_each[:-1], "identities": rows.identities}
+        if rows.scores is not None:
+            values["score"] = rows.scores
+        # The texts of a sample stand in one batch, padded to the longest of them at best.
+        lengths = np.max([side.lengths for side in tokens], axis=0)
+        texts = dict(zip(sides, tokens, strict=True))
+        return TokenizedDataset(texts, values, lengths, digest_of(digests, rows.scores))
 
-    def lengths(self, ids: Array) -> Array:
-        """Return the tokens of the longest text of each sample (int64), to which the others are padded at best."""
-        longest: Array = np.max([side.lengths(ids) for side in self.sides], axis=0)
-        return longest
+    def too_few(self) -> Iterator[str]:
+        """Yield a sentence for each part of the data in which nothing can be told from anything else."""
+        if self.kind == "scores":
+            return
+        for rows, more in ((self.train, ""), (self.evaluate, " or data.eval")):
+            anchors, *others = rows.identities.T
+            counts = np.unique(anchors, return_counts=True)[1]
+            if self.kind == "labels" and (len(counts) < 2 or counts.max() < 2):
+                yield (
+                    f"{rows.name}: no text has both another one of its label and one of another label, so there is "
+                    f"nothing to tell apart; give more rows{more}"
+                )
+            elif self.kind == "positives" and len(self.columns) > 2 and rows is self.train:
+                continue  # the negatives are there to be told from
+            elif self.kind == "positives" and (
+                all_related(anchors, others[0]) or (rows is self.evaluate and all_right(anchors, others[0]))
+            ):
+                yield (
+                    f"{rows.name}: every positive belongs to every anchor, so there is no negative among them; "
+                    f"give more rows{more}"
+                )
 
-    def digest(self) -> str:
-        """Return a hash of token ids, identities and scores."""
-        return digest_of([side.digest() for side in self.sides], self.scores)
+    def text(self, row: int, side: int) -> str:
+        """Return a text of the evaluation."""
+        return str(self.evaluate.table[row][self.columns[side]])
 
 
 class Partners:
     """Gives a text a second one of the same label: what texts with labels are learned from."""
 
-    def __init__(self, source: EmbeddingSource) -> None:
-        self.source = source
-        labels = source.identities[:, 0]
+    def __init__(self, train: TokenizedDataset, labels: Array) -> None:
+        """Take the training samples, and the label id of each."""
+        self.train = train
         self.rows = np.argsort(labels, kind="stable")
         self.starts = np.searchsorted(labels[self.rows], np.arange(labels.max() + 2))
 
@@ -68,7 +148,7 @@ class Partners:
         rows = self.rows_like(sample)
         # One of the others: where the draw falls on the text itself or beyond, the next one is taken.
         place = int(generator.integers(len(rows) - 1))
-        return self.joined(sample, rows[place + (place >= int(np.searchsorted(rows, sample["id"])))])
+        return self.joined(sample, rows[place + (place >= int(np.searchsorted(rows, sample["row"])))])
 
     def of_all(self, sample: Sample, generator: np.random.Generator) -> Sample:
         """Return an evaluation sample with a training text of its label."""
@@ -77,83 +157,14 @@ class Partners:
 
     def rows_like(self, sample: Sample) -> Array:
         """Return the numbers of the texts with the label of a sample, in ascending order."""
-        label = sample["sides"][0]["label"]
+        label = sample["identities"][0]
         return self.rows[self.starts[label] : self.starts[label + 1]]
 
     def joined(self, sample: Sample, row: int) -> Sample:
-        """Return a sample with one more side."""
-        (partner,) = self.source.fetch([int(row)])
-        return {**sample, "sides": [*sample["sides"], *partner["sides"]]}
-
-
-@dataclass(frozen=True)
-class EmbeddingTexts:
-    """Training and evaluation texts, read and checked."""
-
-    kind: Kind
-    sides: tuple[Texts, ...]
-    """The texts of each side, whose labels are their identities."""
-    scores: tuple[Array, Array] | None
-    """From 0 to 1, for training and for evaluation."""
-    summary: dict[str, str]
-    """Lines for the plan; `tokenize` adds some on the lengths."""
-    files: tuple[Path, ...]
-
-    def training_texts(self) -> Iterator[str]:
-        """Yield every training text, to train a tokenizer on."""
-        for side in self.sides:
-            yield from side.training_texts()
-
-    @cached_property
-    def training_digest(self) -> str:
-        """A hash of the training texts."""
-        digests = [side.training_digest for side in self.sides]
-        return digests[0] if len(digests) == 1 else digest_of(digests)
-
-    def tokenize(self, tokenizer: Any) -> tuple[EmbeddingSource, EmbeddingSource]:
-        """Return the training and the evaluation samples.
-
-        Raises:
-            UserError: texts are longer than the model takes and not cut, or hold no token.
-        """
-        tokenized: list[tuple[TokenizedTexts, TokenizedTexts]] = []
-        problems: list[str] = []
-        for side in self.sides:
-            try:
-                tokenized.append(side.tokenize(tokenizer))
-                name = "lengths" if len(self.sides) == 1 else f"lengths of {side.columns.text}"
-                self.summary[name] = side.summary["lengths"]
-            except UserError as error:
-                problems += error.problems
-        if problems:
-            raise UserError(*dict.fromkeys(problems))
-        train, evaluate = zip(*tokenized, strict=True)
-        scores = self.scores or (None, None)
-        return EmbeddingSource(train, scores[0]), EmbeddingSource(evaluate, scores[1])
-
-    def too_few(self) -> Iterator[str]:
-        """Yield a sentence for each part of the data in which nothing can be told from anything else."""
-        if self.kind == "scores":
-            return
-        for part in ("train", "evaluate"):
-            splits = [getattr(side, part) for side in self.sides[:2]]
-            counts = np.unique(splits[0].labels.values, return_counts=True)[1]
-            if self.kind == "labels" and (len(counts) < 2 or counts.max() < 2):
-                yield (
-                    f"{splits[0].name}: no text has both another one of its label and one of another label, so there is nothing "
-                    "to tell apart; give more rows" + (" or data.eval" if part == "evaluate" else "")
-                )
-            elif self.kind == "positives" and (len(self.sides) < 3 or part == "evaluate"):
-                anchors, positives = (split.labels.values for split in splits)
-                if all_related(anchors, positives) or (part == "evaluate" and all_right(anchors, positives)):
-                    yield (
-                        f"{splits[0].name}: every positive belongs to every anchor, so there is no negative among them; "
-                        "give more rows" + (" or data.eval" if part == "evaluate" else "")
-                    )
-
-    def text(self, row: int, side: int) -> str:
-        """Return a text of the evaluation."""
-        return str(self.sides[side].evaluate.texts[row][self.sides[side].columns.text])
+        """Return a sample with a training text as its positive."""
+        (partner,) = self.train.fetch([int(row)])
+        identities = [*sample["identities"], *partner["identities"]]
+        return {**sample, "positive": partner["anchor"], "identities": identities}
 
 
 def all_related(anchors: Array, positives: Array) -> bool:
@@ -167,7 +178,7 @@ def all_related(anchors: Array, positives: Array) -> bool:
 
 
 def all_right(anchors: Array, positives: Array) -> bool:
-    """Return whether a search would have nothing to find: each positive is a right answer to each anchor, or the anchor itself."""
+    """Return whether a search would have nothing to find: each positive is a right answer to each anchor, or itself."""
     candidates = np.unique(positives)
     names, right = np.unique(np.unique(np.stack([anchors, positives]), axis=1)[0], return_counts=True)
     return bool((right + np.isin(names, candidates) == len(candidates)).all())
@@ -176,16 +187,19 @@ def all_right(anchors: Array, positives: Array) -> bool:
 def pad_sides(tokenizer: Any) -> Callable[[list[Sample]], "dict[str, torch.Tensor]"]:
     """Return a collate function: all texts of all samples in tensors of shape (samples x sides, longest of them).
 
-    A sample's texts lie together, so that one pass through the model takes them all. Beside them are "identities", int64
-    (samples, sides), and, where samples have one, "scores", float32 (samples,).
+    A sample's texts stand together, so that one pass through the model takes them all. Next to them are "identities",
+    int64 (samples, sides), and, where samples have one, "scores", float32 (samples,).
     """
     import torch
 
-    pad = pad_texts(tokenizer, "single")
+    from toolkit.data.collate import fillers_of, pad
+
+    fillers = fillers_of(tokenizer, "texts")
 
     def collate(samples: list[Sample]) -> "dict[str, torch.Tensor]":
-        batch = pad([side for sample in samples for side in sample["sides"]])
-        batch["identities"] = batch.pop("labels").view(len(samples), -1)
+        texts = [sample[side] for sample in samples for side in SIDES if side in sample]
+        batch = pad(texts, fillers, tokenizer.padding_side)
+        batch["identities"] = torch.tensor([sample["identities"] for sample in samples], dtype=torch.int64)
         if "score" in samples[0]:
             batch["scores"] = torch.tensor([sample["score"] for sample in samples], dtype=torch.float32)
         return batch

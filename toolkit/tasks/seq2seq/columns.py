@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from toolkit.data.columns import find_column
 from toolkit.data.label_reading import is_list, is_text
-from toolkit.data.reading import listed
+from toolkit.data.reading import Checked, TableRows, checked_rows, listed
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 
@@ -124,11 +126,11 @@ def check_places(tables: dict[str, Any], places: Sequence[Place]) -> None:
         raise UserError(*problems)
 
 
-def read_pairs(table: Any, places: Sequence[Place], prefix: str) -> tuple[Any, list[bool]]:
-    """Return a `datasets.Dataset` of "source", "target" and "references", and which of its rows have an empty part.
+def read_pairs(name: str, table: Any, places: Sequence[Place], prefix: str) -> Checked[TableRows]:
+    """Return the rows of a table that have a source and a target, in the columns "source", "target" and "references".
 
     A source that is a list (of sentences) is joined with spaces. A target that is a list is one of several that are
-    right: the first that is not empty is the target, all are references.
+    right: the first that is not empty is the target, all are references. `prefix` is put before each source.
     """
     import datasets
     import pyarrow as pa
@@ -147,7 +149,8 @@ def read_pairs(table: Any, places: Sequence[Place], prefix: str) -> tuple[Any, l
         ]
         arrays = [pa.array(column, type_) for column, type_ in zip(columns, types.values(), strict=True)]
         batches.append(pa.record_batch(arrays, schema=pa.schema(types)))
-    return datasets.Dataset(pa.Table.from_batches(batches)), empty
+    whole = TableRows(name, datasets.Dataset(pa.Table.from_batches(batches)), np.arange(len(table), dtype=np.int64))
+    return checked_rows(whole, {f"no text in {places[0]} or {places[1]}": np.array(empty)})
 
 
 def values_in(batch: Any, place: Place) -> list[Any]:

@@ -1,19 +1,12 @@
 """Pairs of a source and a target text: where they come from, and every way in which they can be wrong."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from toolkit.config.schema import at_least, locates
 from toolkit.data.config import DataConfig, split_rows
-from toolkit.data.labels import Array
-from toolkit.data.reading import listed, row_numbers
-from toolkit.data.tokenized import ROWS_AT_ONCE, text_digest
+from toolkit.data.reading import counts_line, hold_out, listed, usable_rows
 from toolkit.errors import UserError
 from toolkit.tasks.seq2seq.columns import (
     PAIRED,
@@ -24,82 +17,11 @@ from toolkit.tasks.seq2seq.columns import (
     languages,
     read_pairs,
 )
+from toolkit.tasks.seq2seq.pairs import Pairs
 from toolkit.tasks.seq2seq.parallel import parallel_splits
 
 if TYPE_CHECKING:
     from toolkit.data.sources import Splits
-
-COMMON = 0.01
-"""The share of the training rows from which on the most frequent target is worth being guessed."""
-
-
-@dataclass(frozen=True)
-class PairSplit:
-    """Rows for training or for evaluation."""
-
-    name: str
-    table: Any
-    """A `datasets.Dataset` of "source" (with the prefix), "target", and "references": all targets that are right."""
-    rows: Array
-    """The number that each row had in the data, counted from 0."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def take(self, rows: Array, name: str | None = None) -> "PairSplit":
-        """Return these rows, in this order."""
-        return PairSplit(name or self.name, self.table.select(rows), self.rows[rows])
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Training and evaluation pairs."""
-
-    train: PairSplit
-    evaluate: PairSplit
-    prefix: str
-    summary: dict[str, str]
-    """Lines for the plan."""
-    files: tuple[Path, ...] = ()
-    """The local files that were read."""
-
-    def training_texts(self) -> Iterator[str]:
-        """Yield every source and target to train on, to train a tokenizer on; few are in memory at once."""
-        for batch in self.train.table.with_format("arrow").iter(ROWS_AT_ONCE):
-            yield from batch["source"].to_pylist()
-            yield from batch["target"].to_pylist()
-
-    @cached_property
-    def training_digest(self) -> str:
-        """A hash of the training texts: the key under which a tokenizer that was trained on them can be kept."""
-        return text_digest(self.train.table.select_columns(["source", "target"]))
-
-    def source(self, number: int) -> str:
-        """Return an evaluation source as it was given, without the prefix."""
-        text: str = self.evaluate.table[number]["source"]
-        return text.removeprefix(self.prefix)
-
-    @cached_property
-    def references(self) -> list[list[str]]:
-        """All targets of the evaluation rows, row by row."""
-        return list(self.evaluate.table["references"])
-
-    def copies(self) -> list[str]:
-        """Return what a model would answer that copies the source."""
-        return [self.source(number) for number in range(len(self.evaluate))]
-
-    def trivial_summaries(self) -> list[str]:
-        """Return what a summary would be that took no understanding.
-
-        Where one training target is frequent it is that, for every source; else the first words of the source, as many as
-        a training target has in the middle.
-        """
-        targets = list(self.train.table["target"])
-        text, count = Counter(targets).most_common(1)[0]
-        if count > max(1, COMMON * len(targets)):
-            return [text] * len(self.evaluate)
-        words = int(np.median([len(target.split()) for target in targets]))
-        return [" ".join(source.split()[:words]) for source in self.copies()]
 
 
 @dataclass(frozen=True)
@@ -113,9 +35,10 @@ class TextPairs(DataConfig):
     prefix: str = ""
     """Put before each source: models such as T5 are told by it what to do, for example 'summarize: '."""
     max_length: int | None = None
-    """Cut longer sources to so many tokens; null takes them whole and refuses those that the model cannot take."""
+    """Truncate longer sources to so many tokens; null takes them whole and refuses those that the model cannot take."""
     max_target_length: int | None = None
-    """Cut longer targets to so many tokens in training and in the loss, never in the other metrics; null cuts none."""
+    """Truncate longer targets to so many tokens in training and in the loss, never in the other metrics; null truncates
+    none."""
     drop_invalid: bool = False
     """Leave out rows with an empty source or target instead of refusing them; the plan counts them."""
 
@@ -145,39 +68,34 @@ class TextPairs(DataConfig):
             UserError: everything that is wrong with it.
         """
         read = self.tables(corpus)
-        tables = {"training data": read.train}
-        if read.evaluate is not None:
-            tables["evaluation data"] = read.evaluate
         places = self.places(read.train)
-        check_places(tables, places)
-        splits, problems, dropped = [], [], []
-        for name, table in tables.items():
-            pairs, empty = read_pairs(table, places, self.prefix)
-            split = PairSplit(name, pairs, np.arange(len(pairs), dtype=np.int64))
-            bad = np.flatnonzero(empty)
-            if len(bad):
-                dropped.append(f"{len(bad):,} of the {name}")
-                problems.append(f"{name}: no text in {places[0]} or {places[1]} in {row_numbers(bad)}")
-                split = split.take(np.flatnonzero(~np.asarray(empty)))
-            if not len(split):
-                raise UserError(f"{name}: there is no row with text in {places[0]} and in {places[1]}")
-            splits.append(split)
-        if problems and not self.drop_invalid:
-            remedy = "correct them, or leave them out with --data.drop_invalid true"
-            raise UserError(*(f"{problem}; {remedy}" for problem in problems))
-        summary = {"data": read.origin, "columns": f"source {places[0]}, target {places[1]}"}
-        if dropped:
-            summary["dropped"] = f"rows without a source or a target: {' and '.join(dropped)}"
+        check_places(read.tables, places)
+        splits, dropped = usable_rows(
+            [read_pairs(name, table, places, self.prefix) for name, table in read.tables.items()],
+            drop_invalid=self.drop_invalid,
+            a_row=f"row with text in {places[0]} and in {places[1]}",
+            invalid="rows without a source or a target",
+        )
+        summary = {"data": read.origin, "columns": f"source {places[0]}, target {places[1]}", **dropped}
         if len(splits) == 1:
-            stay, held = split_rows(len(splits[0]), self.held_out)
-            splits = [splits[0].take(stay), splits[0].take(held, "held-out rows of the training data")]
+            _, held = split_rows(len(splits[0]), self.held_out)
+            splits = hold_out(splits[0], held)
             summary["held out"] = f"{len(held):,} of the training rows, the same for every seed"
         train, evaluate = splits
-        summary["pairs"] = f"{len(train):,} to train on, {len(evaluate):,} to evaluate on"
+        summary["pairs"] = counts_line(train, evaluate)
         most = max(map(len, evaluate.table["references"]))
         if most > 1:
             summary["references"] = f"up to {most} for an evaluation source; training and the loss take the first"
-        return Pairs(train, evaluate, self.prefix, summary, read.files)
+        return Pairs(
+            train,
+            evaluate,
+            self.prefix,
+            self.max_length,
+            self.max_target_length,
+            summary=summary,
+            files=read.files,
+            workers=self.workers,
+        )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ class GenerateConfig:
     beams: int = 1
     """Continuations that are followed at once (beam search); 1 takes the likeliest next token each time."""
     length_penalty: float | None = None
-    """Beam search divides the log-probability of a text by its length to this power: above 0 favours long texts; null keeps the model's own."""
+    """Beam search divides the log-probability of a text by its length to this power: above 0 favours long texts; null
+    keeps the model's own."""
     max_length: int | None = None
     """The longest text that is generated, in tokens; null means the longest target of the training data."""
 
@@ -26,12 +27,12 @@ class GenerateConfig:
             yield from at_least(1, "generate.max_length", self.max_length)
         if self.length_penalty is not None and self.beams == 1:
             yield (
-                f"generate.length_penalty is {self.length_penalty}, which counts only in a beam search; give generate.beams "
-                "2 or more, or leave it out"
+                f"generate.length_penalty is {self.length_penalty}, which counts only in a beam search; give "
+                "generate.beams 2 or more, or leave it out"
             )
 
 
-def prepare_generation(module: Any, config: GenerateConfig, longest: int) -> None:
+def prepare_generation(module: Any, config: GenerateConfig, longest_target: int) -> None:
     """Write into a model's own generation settings how it generates, so that the saved model does the same by itself.
 
     What else is there (a first token that is forced, a least length, n-grams that are not repeated) is kept.
@@ -39,13 +40,13 @@ def prepare_generation(module: Any, config: GenerateConfig, longest: int) -> Non
     Args:
         module: the model.
         config: how it is to generate.
-        longest: the longest target of the training data, in tokens.
+        longest_target: the longest target of the training data, in tokens.
     """
     settings = module.generation_config
     settings.num_beams = config.beams
     if config.length_penalty is not None:
         settings.length_penalty = config.length_penalty
-    settings.max_new_tokens = config.max_length or longest
+    settings.max_new_tokens = config.max_length or longest_target
     settings.max_length = None
     # Sampling would make every evaluation another one; what only sampling reads would be warned of.
     settings.do_sample = False

@@ -3,27 +3,8 @@
 from collections.abc import Sequence
 
 from toolkit.extras import require
-from toolkit.task import Metric
 
-ROUGE = ("summarize", "ROUGE")
-BLEU = ("translate", "BLEU")
-"""The extra of this project that brings the package, and what it is needed for."""
 Scores = dict[str, float]
-
-
-def summary_metrics() -> list[Metric]:
-    """Return the metrics of summaries: ROUGE and the share of exact answers.
-
-    Raises UserError if the package is missing: now, and not at the first evaluation. (The scorer itself takes seconds to import.)
-    """
-    require("rouge_score", *ROUGE)
-    return [rouge, exact_match]
-
-
-def translation_metrics() -> list[Metric]:
-    """Return the metrics of translations: BLEU, chrF and the share of exact answers; raises UserError likewise."""
-    require("sacrebleu", *BLEU)
-    return [bleu, exact_match]
 
 
 def rouge(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
@@ -32,7 +13,7 @@ def rouge(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Sc
     Of several references the one with the best F-measure counts, for each measure by itself. The words are what
     rouge-score finds: runs of the letters a to z and of digits, so texts in other scripts all score 0.
     """
-    scoring = require("rouge_score.rouge_scorer", *ROUGE)
+    scoring = require("rouge_score.rouge_scorer", "summarize", "ROUGE")
     kinds = ["rouge1", "rouge2", "rougeL"]
     scorer = scoring.RougeScorer(kinds, use_stemmer=False)
     found = [scorer.score_multi(list(several), text) for text, several in zip(predictions, references, strict=True)]
@@ -41,7 +22,7 @@ def rouge(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Sc
 
 def bleu(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
     """Return BLEU (Papineni et al. 2002) and chrF (Popović 2015) of the corpus, with sacrebleu's own settings."""
-    sacrebleu = require("sacrebleu", *BLEU)
+    sacrebleu = require("sacrebleu", "translate", "BLEU")
     most = max(map(len, references))
     # sacrebleu takes the first references of all texts, then the second ones; None is for texts that have fewer.
     streams = [[several[place] if place < len(several) else None for several in references] for place in range(most)]

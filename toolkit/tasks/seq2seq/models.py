@@ -1,4 +1,4 @@
-"""Models with an encoder and a decoder: which are taken, how they are built, and their loss."""
+"""Models with an encoder and a decoder: which are taken, how they are built, and their logits."""
 
 from typing import Any
 
@@ -7,8 +7,9 @@ import torch.nn.functional as F
 
 from toolkit.attention_masks import padding_known
 from toolkit.config.model import ModelConfig
+from toolkit.data.text_columns import length_limit
 from toolkit.errors import UserError
-from toolkit.losses import NOT_COUNTED, counted, summed_cross_entropy
+from toolkit.losses import NOT_COUNTED
 from toolkit.models.changes import settle_generation
 from toolkit.models.load import SEQ2SEQ_MODEL, check_architecture, load_model, model_settings
 from toolkit.models.tiny import seq2seq
@@ -21,7 +22,7 @@ LIMITS = ("max_position_embeddings", "max_source_positions", "n_positions")
 
 def longest_text(config: ModelConfig, tokenizer: Any) -> int | None:
     """Return how many tokens of a text the model takes, or None if any number will do."""
-    known = [tokenizer.model_max_length] if tokenizer.model_max_length < 10**9 else []
+    known = [] if (limit := length_limit(tokenizer)) is None else [limit]
     if config.name is not None:
         own = model_settings(config)
         # T5 names a number of positions, but has none: it looks at distances.
@@ -37,7 +38,7 @@ def check_seq2seq(config: ModelConfig) -> None:
 
 
 def seq2seq_model(
-    config: ModelConfig, generate: GenerateConfig, vocabulary: int, longest: int, trained: bool = False
+    config: ModelConfig, generate: GenerateConfig, vocabulary: int, longest_target: int, trained: bool = False
 ) -> torch.nn.Module:
     """Return a model that turns one text into another.
 
@@ -45,7 +46,7 @@ def seq2seq_model(
         config: which one.
         generate: how it generates.
         vocabulary: the number of tokens that the tokenizer knows.
-        longest: the longest target of the training data, in tokens.
+        longest_target: the longest target of the training data, in tokens.
         trained: all weights have to be there, as they are when nothing is trained.
 
     Raises:
@@ -57,7 +58,7 @@ def seq2seq_model(
             f"the configuration of {config.name} has no decoder_start_token_id, so nothing tells with what its decoder "
             "begins; add it to config.json"
         )
-    prepare_generation(module, generate, longest)
+    prepare_generation(module, generate, longest_target)
     settle_generation(module, config)
     return module  # type: ignore[no-any-return]
 
@@ -72,16 +73,6 @@ def target_logits(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
             use_cache=False,
         ).logits
     return logits
-
-
-def target_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the cross-entropy summed over the target tokens, in float32 or better."""
-    return summed_cross_entropy(target_logits(model, batch), batch["labels"])
-
-
-def target_tokens(batch: Batch) -> int:
-    """Count the target tokens of a batch."""
-    return counted(batch["labels"])
 
 
 def decoder_inputs(model: torch.nn.Module, labels: torch.Tensor) -> torch.Tensor:

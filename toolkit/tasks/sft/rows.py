@@ -2,17 +2,16 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from toolkit.data.cache import digest_of
 from toolkit.data.columns import find_column
-from toolkit.data.labels import Array
-from toolkit.data.reading import Checked, listed
+from toolkit.data.reading import Checked, TableRows, listed
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 from toolkit.tasks.conversations.messages import (
@@ -127,22 +126,11 @@ def optional(existing: Sequence[str], flag: str, given: str | None, tiers: Seque
 
 
 @dataclass(frozen=True)
-class ConversationRows:
+class ConversationRows(TableRows):
     """Rows that are conversations, for training or for evaluation."""
 
-    name: str
-    table: Any
-    """A `datasets.Dataset` of the layout's columns."""
-    rows: Array
-    """The number that each row had in the data, counted from 0."""
     layout: Layout
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def take(self, rows: Array, name: str | None = None) -> Self:
-        """Return these rows, in this order, under another name if one is given."""
-        return replace(self, name=name or self.name, table=self.table.select(rows), rows=self.rows[rows])
+    """Which columns hold what."""
 
     def batches(self) -> Iterator[list[Conversation]]:
         """Yield all conversations, a thousand at a time."""

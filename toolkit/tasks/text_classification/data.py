@@ -2,34 +2,21 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from toolkit.config.schema import at_least, locates
-from toolkit.data.columns import Columns, find_columns
+from toolkit.data.columns import find_columns
 from toolkit.data.config import DataConfig, embedded_splits
 from toolkit.data.label_reading import comma_number, is_text, kind_of
-from toolkit.data.labelled_rows import (
-    check_columns,
-    check_rows,
-    hold_out_by_label,
-    label_names,
-    labels_line,
-    number_labels,
-)
+from toolkit.data.labelled_rows import LabelledRows, check_columns, check_rows, labels_line, number_rows
 from toolkit.data.labels import Kind
-from toolkit.data.reading import Checked, counts_line, usable_rows
-from toolkit.data.texts import Split, Texts
-from toolkit.data.tokenized import TokenizedTexts, pad_texts
+from toolkit.data.reading import Checked, counts_line
 from toolkit.errors import UserError
 from toolkit.sample_data.docstrings import docstrings
-
-if TYPE_CHECKING:
-    from toolkit.data.sources import Splits
-
-__all__ = ["LabelledTexts", "Texts", "TokenizedTexts", "pad_texts"]
+from toolkit.tasks.text_classification.texts import Texts
 
 CORPUS_LENGTH = 128
-"""Tokens that texts of the embedded corpus are cut to: few are longer, and those would take much of the time."""
+"""Tokens that texts of the embedded corpus are truncated to: few are longer, and those would take much of the time."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +34,8 @@ class LabelledTexts(DataConfig):
     separator: str | None = None
     """The sign between several labels in one text, such as ";"."""
     max_length: int | None = None
-    """Cut longer texts to so many tokens; null takes them whole and refuses those that the model cannot take (the embedded
-    corpus is cut to 128)."""
+    """Truncate longer texts to so many tokens; null takes them whole and refuses those that the model cannot take (the
+    embedded corpus is truncated to 128)."""
     drop_invalid: bool = False
     """Leave out rows without text or label instead of refusing them; the plan counts them."""
 
@@ -66,8 +53,8 @@ class LabelledTexts(DataConfig):
             )
 
     @property
-    def longest(self) -> int | None:
-        """What longer texts are cut to, in tokens; None where nothing is cut."""
+    def resolved_max_length(self) -> int | None:
+        """What longer texts are truncated to, in tokens; None where nothing is."""
         return CORPUS_LENGTH if self.max_length is None and self.embedded else self.max_length
 
     def read(self, known_labels: Sequence[str] | None = None) -> Texts:
@@ -81,54 +68,44 @@ class LabelledTexts(DataConfig):
                 "docstrings of this Python's standard library; the label is the package", docstrings()
             )
         )
-        return self.checked(read, self.longest, known_labels)
-
-    def checked(self, read: "Splits", longest: int | None, known_labels: Sequence[str] | None = None) -> Texts:
-        """Do the same with tables that were read already; longer texts are cut to `longest` tokens, None cuts nothing."""
         existing, schema = read.train.column_names, read.train.data.schema
-        columns = find_columns(
-            existing,
-            [name for name in existing if is_text(schema.field(name).type)],
-            self.text,
-            self.text_pair,
-            self.label,
-        )
+        textual = [name for name in existing if is_text(schema.field(name).type)]
+        columns = find_columns(existing, textual, self.text, self.text_pair, self.label)
         check_columns(read.tables, columns.texts, [columns.label])
         kind = self._kind(read.tables, columns.label)
-        parts: list[Checked[Split]] = []
+        parts: list[Checked[LabelledRows]] = []
         for name, table in read.tables.items():
             like = parts[0].rows.labels if parts else None
             parts.append(check_rows(name, table, columns, kind, self.separator, like))
-        splits, dropped = usable_rows(
+        rows = number_rows(
             parts,
+            kind,
+            self.held_out,
+            known_labels,
+            what="rows",
             drop_invalid=self.drop_invalid,
             a_row="row with a text and a label",
             invalid="rows without a valid text or label",
         )
-        names = label_names(kind, splits, known_labels)
-        splits = number_labels(kind, splits, names, known=bool(known_labels))
-        summary = {"data": read.origin, "columns": _columns_line(columns), **dropped}
-        if len(splits) == 1:
-            splits, summary["held out"] = hold_out_by_label(splits[0], self.held_out, "rows")
-        train, evaluate = splits
-        summary["texts"] = counts_line(train, evaluate)
-        summary["labels"] = labels_line(train.labels, "rows")
+        found = f"text {' and '.join(map(repr, columns.texts))}, label {columns.label!r}"
+        summary = {"data": read.origin, "columns": found, **rows.summary}
+        summary["texts"] = counts_line(rows.train, rows.evaluate)
+        summary["labels"] = labels_line(rows.train.labels, "rows")
         if kind == "regression" and any(comma_number(table, columns.label) for table in read.tables.values()):
             summary["labels"] += "; read with decimal commas"
         return Texts(
             kind,
-            names,
-            columns,
-            train,
-            evaluate,
-            longest,
+            rows.labels,
+            rows.train,
+            rows.evaluate,
+            self.resolved_max_length,
             summary=summary,
             files=read.files,
             workers=self.workers,
         )
 
     def _kind(self, tables: Mapping[str, Any], label: str) -> Kind:
-        asked: str = self.kind
+        asked: str = self.kind  # and for the evaluation data what the training data is
         for name, table in tables.items():
             kind, problem = kind_of(table, label, asked, self.separator)
             if kind is None:
@@ -141,7 +118,3 @@ class LabelledTexts(DataConfig):
                 )
             asked = kind
         return cast(Kind, asked)
-
-
-def _columns_line(columns: Columns) -> str:
-    return f"text {' and '.join(map(repr, columns.texts))}, label {columns.label!r}"

@@ -1,4 +1,4 @@
-"""Texts with labels: what is read, how it is numbered and cut, and what is said about bad input."""
+"""Texts with labels: what is read, how it is numbered and truncated, and what is said about bad input."""
 
 import json
 import pickle
@@ -17,8 +17,9 @@ from transformers import PreTrainedTokenizerFast
 from toolkit.data import tokenized as tokenized_texts
 from toolkit.data.columns import find_columns
 from toolkit.errors import UserError
-from toolkit.tasks import labelled_texts
-from toolkit.tasks.labelled_texts import LabelledTexts, pad_texts
+from toolkit.tasks.text_classification import data as text_data
+from toolkit.tasks.text_classification.data import LabelledTexts
+from toolkit.tasks.text_classification.texts import pad_texts
 
 Rows = list[dict[str, Any]]
 WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -88,7 +89,7 @@ def message_of(data: LabelledTexts, known: list[str] | None = None) -> str:
 
 def test_strings_are_sorted_and_numbered(write: Any) -> None:
     texts = LabelledTexts(train=write(rows_of(["b", "a ", "c", "a"] * 10)), held_out=0.25).read()
-    assert (texts.kind, texts.labels, texts.text_columns) == ("single", ["a", "b", "c"], ["text"])
+    assert (texts.kind, texts.labels, texts.train.table.column_names) == ("single", ["a", "b", "c"], ["text"])
     assert (len(texts.train), len(texts.evaluate)) == (30, 10)
     together = {**dict(zip(texts.train.rows.tolist(), texts.train.labels.values.tolist(), strict=True))}
     together |= dict(zip(texts.evaluate.rows.tolist(), texts.evaluate.labels.values.tolist(), strict=True))
@@ -363,11 +364,11 @@ def test_labels_that_are_equally_frequent_have_no_rarest(write: Any) -> None:
     assert "the rarest is 'a' with" in odd.summary["labels"]
 
 
-def test_only_the_embedded_corpus_is_cut_without_being_asked() -> None:
-    assert LabelledTexts().longest == 128
-    assert LabelledTexts(max_length=64).longest == 64
-    assert LabelledTexts(train="a.csv").longest is None
-    assert LabelledTexts(name="a", max_length=256).longest == 256
+def test_only_the_embedded_corpus_is_truncated_without_being_asked() -> None:
+    assert LabelledTexts().resolved_max_length == 128
+    assert LabelledTexts(max_length=64).resolved_max_length == 64
+    assert LabelledTexts(train="a.csv").resolved_max_length is None
+    assert LabelledTexts(name="a", max_length=256).resolved_max_length == 256
 
 
 # Tokens
@@ -385,12 +386,13 @@ def test_tokens_are_made_once_and_fetched_by_number(
     samples = train.fetch([5, 0, 5])
     for sample, number in zip(samples, (5, 0, 5), strict=True):
         words = rows_of(["a", "b"] * 10)[rows[number]]["text"]
-        assert sample["input_ids"] == tokenizer(words)["input_ids"]
+        assert sample["text"]["input_ids"] == tokenizer(words)["input_ids"]
         assert sample["label"] == rows[number] % 2
-        assert set(sample) == {"input_ids", "token_type_ids", "label"}
+        assert set(sample) == {"text", "label"}
+        assert set(sample["text"]) == {"input_ids", "token_type_ids"}
     lengths = train.lengths(np.array([5, 0]))
     assert lengths.dtype == np.int64
-    assert lengths.tolist() == [len(samples[0]["input_ids"]), len(samples[1]["input_ids"])]
+    assert lengths.tolist() == [len(sample["text"]["input_ids"]) for sample in samples[:2]]
     assert train.fetch([]) == []
 
     monkeypatch.setattr(tokenized_texts, "_encode", lambda *_: pytest.fail("the texts were tokenized again"))
@@ -407,10 +409,10 @@ def test_other_labels_use_the_same_tokens_but_are_another_source(write: Any, tok
     first, _ = LabelledTexts(train=write(rows_of(["a", "b"] * 4)), eval=evaluate).read().tokenize(tokenizer)
     second, _ = LabelledTexts(train=write(rows_of(["b", "a"] * 4)), eval=evaluate).read().tokenize(tokenizer)
     assert first.digest() != second.digest()
-    assert [s["input_ids"] for s in first.fetch(range(8))] == [s["input_ids"] for s in second.fetch(range(8))]
+    assert [s["text"] for s in first.fetch(range(8))] == [s["text"] for s in second.fetch(range(8))]
 
 
-def test_long_texts_are_refused_or_cut_and_counted(write: Any, tokenizer: Any) -> None:
+def test_long_texts_are_refused_or_truncated_and_counted(write: Any, tokenizer: Any) -> None:
     path = write(rows_of(["a", "b"] * 7))  # 1 to 7 words, and two special tokens
     with pytest.raises(UserError) as caught:
         LabelledTexts(train=path).read().tokenize(tokenizer, limit=8)
@@ -423,8 +425,8 @@ def test_long_texts_are_refused_or_cut_and_counted(write: Any, tokenizer: Any) -
     train, _ = texts.tokenize(tokenizer, limit=8)
     assert tokenizer.backend_tokenizer.truncation == before
     assert max(train.lengths(np.arange(len(train)))) == 5
-    assert all(sample["input_ids"][-1] == 3 for sample in train.fetch(range(len(train))))
-    assert texts.summary["lengths"].endswith("8 of 14 texts cut to 5")
+    assert all(sample["text"]["input_ids"][-1] == 3 for sample in train.fetch(range(len(train))))
+    assert texts.summary["lengths"].endswith("8 of 14 texts truncated to 5")
     with pytest.raises(UserError, match=r"data.max_length is 9, but the model takes at most 8 tokens"):
         LabelledTexts(train=path, max_length=9).read().tokenize(tokenizer, limit=8)
     with pytest.raises(UserError, match=r"data.max_length is 2, and the tokenizer adds 2 tokens .* at least 3"):
@@ -453,12 +455,12 @@ def test_another_tokenizer_is_another_entry_but_not_its_last_call(tokenizer: Any
 def test_pairs_are_tokenized_together_and_trained_on_both(write: Any, tokenizer: Any) -> None:
     rows = [{"premise": "one two", "hypothesis": "three", "label": "ab"[i % 2]} for i in range(10)]
     texts = LabelledTexts(train=write(rows)).read()
-    assert texts.text_columns == ["premise", "hypothesis"]
+    assert texts.train.table.column_names == ["premise", "hypothesis"]
     assert sorted(texts.training_texts()) == ["one two"] * 9 + ["three"] * 9
     train, _ = texts.tokenize(tokenizer)
     expected = tokenizer("one two", "three")
-    assert train.fetch([0])[0]["input_ids"] == expected["input_ids"]
-    assert train.fetch([0])[0]["token_type_ids"] == expected["token_type_ids"] == [0, 0, 0, 0, 1, 1]
+    assert train.fetch([0])[0]["text"]["input_ids"] == expected["input_ids"]
+    assert train.fetch([0])[0]["text"]["token_type_ids"] == expected["token_type_ids"] == [0, 0, 0, 0, 1, 1]
     rows[2]["hypothesis"] = ""
     assert "empty text in column 'hypothesis' in 1 row (number 3," in message_of(LabelledTexts(train=write(rows)))
 
@@ -484,7 +486,8 @@ def test_digests_of_texts_see_where_a_text_ends() -> None:
 def test_padding_is_that_of_the_tokenizer(tokenizer: Any, side: str) -> None:
     tokenizer.padding_side = side
     encoded = [tokenizer(" ".join(WORDS[:n])) for n in (3, 1, 5)]
-    samples = [{"input_ids": e["input_ids"], "token_type_ids": e["token_type_ids"], "label": 1} for e in encoded]
+    columns = ("input_ids", "token_type_ids")
+    samples = [{"text": {name: e[name] for name in columns}, "label": 1} for e in encoded]
     batch = pad_texts(tokenizer, "single")(samples)
     expected = tokenizer.pad(encoded, return_tensors="pt")
     for name in ("input_ids", "token_type_ids", "attention_mask"):
@@ -494,11 +497,11 @@ def test_padding_is_that_of_the_tokenizer(tokenizer: Any, side: str) -> None:
 
 
 def test_labels_of_each_kind_in_a_batch(tokenizer: Any) -> None:
-    several = pad_texts(tokenizer, "multi")([{"input_ids": [2, 3], "label": [0.0, 1.0]}] * 3)
+    several = pad_texts(tokenizer, "multi")([{"text": {"input_ids": [2, 3]}, "label": [0.0, 1.0]}] * 3)
     assert several["labels"].shape == (3, 2)
     assert several["labels"].dtype == torch.float32
     numbers = pad_texts(tokenizer, "regression")(
-        [{"input_ids": [2], "label": 0.5}, {"input_ids": [2, 3], "label": 2.0}]
+        [{"text": {"input_ids": [2]}, "label": 0.5}, {"text": {"input_ids": [2, 3]}, "label": 2.0}]
     )
     assert numbers["labels"].tolist() == [0.5, 2.0]
     assert "token_type_ids" not in numbers
@@ -509,7 +512,7 @@ def test_labels_of_each_kind_in_a_batch(tokenizer: Any) -> None:
 
 def test_the_embedded_corpus_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"text": f"{word} {i}", "label": word} for i in range(20) for word in WORDS[:3]]
-    monkeypatch.setattr(labelled_texts, "docstrings", lambda: rows)
+    monkeypatch.setattr(text_data, "docstrings", lambda: rows)
     texts = LabelledTexts(held_out=0.15).read()
     assert (len(texts.train), len(texts.evaluate)) == (51, 9)
     assert "standard library" in texts.summary["data"]
@@ -517,6 +520,6 @@ def test_the_embedded_corpus_is_the_default(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_importing_costs_no_heavy_package() -> None:
     heavy = "{'torch', 'datasets', 'transformers', 'pyarrow'}"
-    code = f"import sys, toolkit.tasks.labelled_texts; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, toolkit.tasks.text_classification.data; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,0 +1,1 @@
+"""Texts with labels: one label each, several, or a number."""
