@@ -387,7 +387,7 @@ def test_what_else_can_be_wrong(tmp_path: Path, llama: Path, train: Capture) -> 
     late = {**row, "chosen": "one two three four red", "rejected": "one two three four blue"}
     said = refusal(tmp_path, [row, late], llama, eval=str(tmp_path / "eval.jsonl"), max_length=4)
     assert "1 row (number 2," in said
-    assert "equal once they are tokenized and cut" in said
+    assert "equal once they are tokenized and truncated" in said
     messages = str(write_rows(tmp_path / "messages.jsonl", [{"chosen": [USER, GOOD], "rejected": [USER, BAD]}] * 9))
     bare = copy.deepcopy(tokens_of(llama))
     bare.chat_template = None
@@ -462,20 +462,20 @@ def test_each_side_keeps_a_token_behind_what_both_begin_with(one: list[int], oth
 
 @pytest.mark.parametrize("limit", [2, 3, 8, 20])
 @pytest.mark.parametrize("lengths", [(1, 1, 1), (30, 3, 9), (3, 30, 2), (30, 40, 50), (1, 40, 1)])
-def test_a_cut_takes_of_the_prompt_first_and_never_a_whole_completion(
+def test_truncation_takes_of_the_prompt_first_and_never_a_whole_completion(
     limit: int, lengths: tuple[int, int, int]
 ) -> None:
     from toolkit.tasks.dpo.tokens import PairIds, truncated
 
     whole = PairIds(*(list(range(100 * k, 100 * k + length)) for k, length in enumerate(lengths, 1)))
-    cut = truncated(whole, limit, begin=100)
-    assert cut.length == min(limit, whole.length)
-    assert cut.prompt[0] == 100
-    assert cut.prompt[1:] == whole.prompt[len(whole.prompt) - len(cut.prompt) + 1 :]
-    assert cut.chosen == whole.chosen[: len(cut.chosen)] != []
-    assert cut.rejected == whole.rejected[: len(cut.rejected)] != []
-    if cut.chosen != whole.chosen or cut.rejected != whole.rejected:
-        assert len(cut.prompt) <= max(1, limit // 2)
+    short = truncated(whole, limit, begin=100)
+    assert short.length == min(limit, whole.length)
+    assert short.prompt[0] == 100
+    assert short.prompt[1:] == whole.prompt[len(whole.prompt) - len(short.prompt) + 1 :]
+    assert short.chosen == whole.chosen[: len(short.chosen)] != []
+    assert short.rejected == whole.rejected[: len(short.rejected)] != []
+    if short.chosen != whole.chosen or short.rejected != whole.rejected:
+        assert len(short.prompt) <= max(1, limit // 2)
 
 
 def test_no_prompt_is_on_both_sides_of_the_split(tmp_path: Path) -> None:

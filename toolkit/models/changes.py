@@ -103,7 +103,7 @@ def without_layer_drop(settings: Any) -> dict[str, str]:
 
 
 def about_experts(settings: Any) -> dict[str, str]:
-    """Return lines for the plan on a mixture of experts: what in it depends on the cut of a batch."""
+    """Return lines for the plan on a mixture of experts: what in it depends on how a batch is split."""
     own = settings.get_text_config()
     if not any(isinstance(count := getattr(own, key, None), int) and count > 1 for key in EXPERTS):
         return {}

@@ -36,8 +36,8 @@ def pretrained_folder(
 
     Args:
         tokenizer: it, or the image processor.
-        max_length: what texts were cut to; it is kept as the tokenizer's limit, so that `transformers.pipeline` with
-            `truncation=True` cuts them alike. None where nothing was cut.
+        max_length: what texts were truncated to; it is kept as the tokenizer's limit, so that `transformers.pipeline` with
+            `truncation=True` truncates them alike. None where nothing was truncated.
         title: the heading of the model card.
         pipeline_tag: the name of the task on the hub and in `transformers.pipeline`.
         usage: what the card says on loading the folder; by default the call of the pipeline.
@@ -124,7 +124,7 @@ Versions: {used}.
 
 
 def pipeline_call(pipeline_tag: str) -> str:
-    """Return how a model is loaded as a pipeline; only text classification cuts texts that are too long."""
+    """Return how a model is loaded as a pipeline; only text classification truncates texts."""
     options = ", truncation=True" if pipeline_tag == "text-classification" else ""
     return f'Load it with `transformers.pipeline("{pipeline_tag}", "<this folder>"{options})`.'
 

@@ -9,7 +9,7 @@ from typing import Any
 from toolkit.models.tokenizer import CAUSAL, ENCODER, SEQ2SEQ
 
 COARSE, FINE = 32, 16
-"""Images of fewer pixels a side are cut into smaller patches, so that something is left to convolve."""
+"""Images of fewer pixels a side are divided into smaller patches, so that something is left to convolve."""
 
 
 def encoder(vocabulary: int, **settings: Any) -> Any:

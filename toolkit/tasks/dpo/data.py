@@ -41,7 +41,7 @@ class PreferenceData(DataConfig):
     chat_template: str | None = None
     """A file with a chat template (Jinja) to write messages with, and to save, instead of the tokenizer's own."""
     max_length: int | None = None
-    """Cut longer rows to so many tokens, prompts first and from their beginning;
+    """Truncate longer rows to so many tokens, prompts first and from their beginning;
     null refuses what the model cannot take."""
     drop_invalid: bool = False
     """Leave out rows that are no pair, such as two equal sides, instead of refusing them; the plan counts them."""
@@ -176,14 +176,14 @@ class Pairs(DataRead):
             if max_length is None and limit is not None and (full > limit).any():
                 problems.append(
                     f"{split.name}: {row_numbers(split.rows[full > limit])} longer than the {limit} tokens that the "
-                    f"model takes (the longest has {full.max()}, prompt and completion together); cut them with "
+                    f"model takes (the longest has {full.max()}, prompt and completion together); truncate them with "
                     f"--data.max_length {limit}"
                 )
             if len(source.equal) and not drop_equal:
                 problems.append(
                     f"{split.name}: {row_numbers(split.rows[source.equal])} whose two sides are equal once they are "
                     "tokenized"
-                    + (f" and cut to {max_length} tokens (data.max_length)" if max_length else "")
+                    + (f" and truncated to {max_length} tokens (data.max_length)" if max_length else "")
                     + "; remove them, or leave them out with --data.drop_invalid"
                 )
             if not len(source):
@@ -208,7 +208,7 @@ def describe_tokens(sources: Sequence[TokenizedPairs], max_length: int | None) -
     full = np.concatenate([source.tokens.full_lengths for source in sources])
     line = f"{np.median(full):.0f} tokens in the middle, {full.max()} at most, prompt and completion together"
     if max_length is not None:
-        line += f"; {(full > max_length).sum():,} of {len(full):,} pairs cut to {max_length}"
+        line += f"; {(full > max_length).sum():,} of {len(full):,} pairs truncated to {max_length}"
     if equal := sum(len(source.equal) for source in sources):
         line += f"; {equal:,} dropped because their sides are then equal"
     _, chosen, rejected = sources[1].counts[sources[1].kept].T

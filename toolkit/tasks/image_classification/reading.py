@@ -49,7 +49,7 @@ def inspect(content: bytes, most_pixels: int) -> Header:
     Of a PNG that are its check sums, of a JPEG its last bytes; anything else is decoded.
 
     Raises:
-        ImageError: it is no image, has more than `most_pixels`, is cut off, or its pixels have no known range.
+        ImageError: it is no image, has more than `most_pixels`, is not whole, or its pixels have no known range.
     """
     from PIL import Image
 
@@ -108,7 +108,7 @@ def _as_rgb(image: "Image.Image", background: Colour) -> "Image.Image":
 
     _check_mode(image)
     if image.mode.startswith("I"):
-        # `convert` would cut everything above 255 to white. A color with the mode I is what a file of 16 bits becomes.
+        # `convert` would turn everything above 255 to white. A color with the mode I is what a file of 16 bits becomes.
         pixels = np.clip(np.asarray(image).astype(np.int64), 0, 65535) >> 8
         image = Image.fromarray(pixels.astype(np.uint8))
     if is_transparent(image):

@@ -42,7 +42,7 @@ class Conversations(DataConfig):
     loss_on: Literal["all", "last"] = "all"
     """Train on every reply of a conversation, or on the last one alone."""
     max_length: int | None = None
-    """Cut longer conversations to so many tokens;
+    """Truncate longer conversations to so many tokens;
     null takes them whole and refuses those that the model cannot take."""
     drop_invalid: bool = False
     """Leave out rows that are no proper conversation instead of refusing them; the plan counts them."""
@@ -130,11 +130,11 @@ class Chats(DataRead):
             if max_length is None and limit is not None and (full > limit).any():
                 problems.append(
                     f"{rows.name}: {row_numbers(rows.rows[full > limit])} longer than the {limit} tokens that the "
-                    f"model takes (the longest has {full.max()}); cut them with --data.max_length {limit}"
+                    f"model takes (the longest has {full.max()}); truncate them with --data.max_length {limit}"
                 )
             if not len(source):
                 problems.append(
-                    f"{rows.name}: data.max_length {max_length} cuts every conversation before its first reply; give "
+                    f"{rows.name}: data.max_length {max_length} truncates every conversation before its first reply; give "
                     "more"
                 )
         if problems:
@@ -151,7 +151,7 @@ def describe_tokens(
     full = np.concatenate([source.tokens.full_lengths for source in sources])
     lengths = f"{np.median(full):.0f} tokens in the middle, {full.max()} at most"
     if max_length is not None:
-        lengths += f"; {(full > max_length).sum():,} of {len(full):,} conversations cut to {max_length}"
+        lengths += f"; {(full > max_length).sum():,} of {len(full):,} conversations truncated to {max_length}"
         if dropped := sum(len(source.labelled) - len(source) for source in sources):
             lengths += f", and {dropped:,} left out of which no reply is left"
     carrying = sum(int(source.labelled.sum()) for source in sources)

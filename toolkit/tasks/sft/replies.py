@@ -109,7 +109,7 @@ class Replies:
         whole = np.flatnonzero(source.whole)  # a truncated one has no reply to compare with
         if not len(whole):
             raise UserError(
-                f"{source.rows.name}: data.max_length cuts every conversation, so there is no whole reply to compare "
+                f"{source.rows.name}: data.max_length truncates every conversation, so there is no whole reply to compare "
                 "with; give more, or ask for no replies (--generate.tokens 0)"
             )
         count = len(whole) if config.samples is None else min(config.samples, len(whole))
