@@ -24,7 +24,7 @@ from toolkit.data.config import embedded_splits
 from toolkit.extras import require
 from toolkit.losses import counted, reference_losses, summed_cross_entropy
 from toolkit.models.tokenizer import SEQ2SEQ, tokenizer
-from toolkit.sample_data.facts import described_functions, split_by_module
+from toolkit.sample_data.functions import described_functions, split_by_module
 from toolkit.tasks.seq2seq.data import TextPairs
 from toolkit.tasks.seq2seq.export import seq2seq_folder
 from toolkit.tasks.seq2seq.generation import GenerateConfig, generated_texts

@@ -57,8 +57,7 @@ def claim(folder: RunFolder, config: Config, precision: str) -> Result | None:
     if differences:
         raise UserError(
             f"the folder {folder.path} belongs to another run: {listed(differences)}. Give another folder with "
-            "--output, "
-            "or the settings of that run, or set that run aside and start from scratch with --resume never"
+            "--output, or the settings of that run, or set that run aside and start from scratch with --resume never"
         )
     if not changed.located and (finished := nothing_to_do(folder, config)):
         return finished

@@ -61,8 +61,7 @@ def fine_tune(
 
             say_last(
                 f"\n{recipe}: stopped on request ({stop.reason}) after step {stop.step:,}, which has a sealed "
-                "checkpoint; "
-                f"{next_command(config)} from there",
+                f"checkpoint; {next_command(config)} from there",
                 sys.stdout,
             )
         code = STOPPED

@@ -37,17 +37,17 @@ def train(state: TrainState, known: Evaluation | None = None) -> Evaluation:
     Raises:
         Preempted: somebody asked the run to stop; its checkpoint is sealed.
     """
-    evaluation = evaluate_if_pending(state, known)
+    evaluation = make_up_evaluation(state, known)
     for step, micro_batches in global_batches(state):
         counts = all_reduce_counts(state, step, micro_batches)  # the one small all-reduce of a step, on the host
         if counts.stop:
             stop(state, step)  # seals a checkpoint and raises Preempted in every process
 
         values = train_step(state, step, micro_batches, counts.units)
-        # Read two steps later, so that no step waits for the device.
+        # Loss and norm are read two steps later, so that no step waits for the device.
         state.step_log.append(step, values, counts, state.output.stood_still())
 
-        # The checkpoint comes first: it is written while the model is evaluated, and says that this is still to come.
+        # The checkpoint comes first: it is written while the model is evaluated, and says that an evaluation is missing.
         if state.is_checkpoint_due(step + 1):
             save_checkpoint(state, step + 1)
         if state.is_evaluation_due(step + 1):
@@ -83,7 +83,7 @@ def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatc
             else:
                 loss = loss_of_batch(task, model, batch)
                 if micro.plan.dummy:
-                    loss = loss * 0.0
+                    loss = loss * 0.0  # its backward pass is needed: the other processes wait for it
                 value = loss.detach()
             summed_loss = summed_loss + value
             phase(BACKWARD_PASS, step + 1, batch=micro)
@@ -94,7 +94,7 @@ def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatc
                 norm = whole(accelerator.clip_grad_norm_(model.parameters(), state.config.optim.clip or inf))
                 skip_unless_finite(optimizer, norm)
                 optimizer.step()
-            # Accelerate lets this pass until gradients are synchronised.
+            # Under Accelerate this does nothing until the gradients are synchronised.
             optimizer.zero_grad()
     return StepValues(runtime.read_later(summed_loss, norm), rate)
 
@@ -107,7 +107,8 @@ def whole(norm: torch.Tensor) -> torch.Tensor:
 def skip_unless_finite(optimizer: AcceleratedOptimizer, norm: torch.Tensor) -> None:
     """Let the optimizer's next step leave weights and averages alone if the norm is not finite, without waiting for it.
 
-    Fused optimizers look at `found_inf` on the device. Under fp16 the gradient scaler sets it by itself.
+    The fused optimizers, and no others are built, look at `found_inf` on the device. Under fp16 the gradient scaler sets
+    it by itself.
     """
     optimizer.optimizer.found_inf = (~torch.isfinite(norm)).float()
 
@@ -142,7 +143,7 @@ def all_reduce_counts(state: TrainState, step: int, micro_batches: list[LoadedMi
         UserError: ledger or checkpoints can't be written.
     """
     runtime, output = state.runtime, state.output
-    earlier = state.step_log.arrived()
+    earlier = state.step_log.take_due()
     own_loss = earlier.own_loss() if earlier else 0.0
     runtime.phase("agreeing with the others", step + 1)
     mine = count_micro_batches(micro_batches, own_loss, runtime.stop.requested, output.has_failed)
@@ -154,7 +155,7 @@ def all_reduce_counts(state: TrainState, step: int, micro_batches: list[LoadedMi
     return counts
 
 
-def record_pending(state: TrainState, step: int) -> None:
+def record_pending(state: TrainState, steps_done: int) -> None:
     """Record the rows of all steps up to this one now, each with an all-reduce of its own.
 
     If an evaluation follows, the last row waits for its metrics.
@@ -164,21 +165,21 @@ def record_pending(state: TrainState, step: int) -> None:
         oldest = pending.popleft()
         counts = state.runtime.all_reduce_counts(Counts(earlier_loss=oldest.own_loss()))
         row = state.row_of(oldest, counts.earlier_loss)
-        if row.step == step and state.is_evaluation_due(step):
-            state.pending_row = row
+        if row.step == steps_done and state.is_evaluation_due(steps_done):
+            state.row_awaiting_metrics = row
         else:
             state.record(row)
 
 
-def evaluate_if_pending(state: TrainState, known: Evaluation | None) -> Evaluation:
+def make_up_evaluation(state: TrainState, known: Evaluation | None) -> Evaluation:
     """Make up for an evaluation that an earlier start has missed, or that only the result still needs."""
     nothing_left = state.first_step == state.total_steps
-    if state.pending_row is not None or (nothing_left and state.task.data.evaluate is not None):
+    if state.row_awaiting_metrics is not None or (nothing_left and state.task.data.evaluate is not None):
         return evaluate(state, state.first_step, known)
     return known or Evaluation({})
 
 
-def evaluate(state: TrainState, step: int, known: Evaluation | None = None) -> Evaluation:
+def evaluate(state: TrainState, steps_done: int, known: Evaluation | None = None) -> Evaluation:
     """Evaluate after so many steps, unless the evaluation is `known`, and record the row that waits for its metrics.
 
     The checkpoint of the best evaluation is saved, and never deleted.
@@ -186,35 +187,39 @@ def evaluate(state: TrainState, step: int, known: Evaluation | None = None) -> E
     Raises:
         Preempted: somebody asked the run to stop meanwhile; the evaluation is made up for when it goes on.
     """
-    record_pending(state, step)
-    last, display = step == state.total_steps, state.output.display
+    record_pending(state, steps_done)
+    last, display = steps_done == state.total_steps, state.output.display
     evaluation = known or evaluate_model(state.task, state.config, state.runtime, state.model, last, display=display)
     if evaluation is None:
-        stop(state, step)
-    row, state.pending_row = state.pending_row, None
+        stop(state, steps_done)
+    row, state.row_awaiting_metrics = state.row_awaiting_metrics, None
     if row is not None:
         state.record(row, evaluation.metrics)
-        if state.note_if_best(evaluation.metrics, step):
-            write_checkpoint(state, step)
+        # A checkpoint of this step may have been begun before its evaluation; noted as the best it is never deleted.
+        if state.note_if_best(evaluation.metrics, steps_done):
+            begin_checkpoint(state, steps_done)
     return evaluation
 
 
-def save_checkpoint(state: TrainState, step: int) -> None:
+def save_checkpoint(state: TrainState, steps_done: int) -> None:
     """Begin a checkpoint after so many steps; it is written while training goes on."""
-    record_pending(state, step)
-    write_checkpoint(state, step)
+    record_pending(state, steps_done)
+    begin_checkpoint(state, steps_done)
 
 
-def write_checkpoint(state: TrainState, step: int) -> None:
-    """Copy the state and have it written: in the main process, or in all of them where each holds a part."""
+def begin_checkpoint(state: TrainState, steps_done: int) -> None:
+    """Copy the state and have it written, unless that was begun after this very step.
+
+    The main process does it, or all of them where each holds a part.
+    """
     runtime, writer = state.runtime, state.output.writer
     # A slow disk is no hang.
-    runtime.phase("waiting until the checkpoint before is written", step, patient=True)
+    runtime.phase("waiting until the checkpoint before is written", steps_done, patient=True)
     if writer is not None:
         writer.wait()
-    runtime.phase(COPYING, step)
+    runtime.phase(COPYING, steps_done)
     # Rows that could not be written would be missing from its ledger.
-    wanted = writer is not None and writer.begun != step and not state.output.has_failed
+    wanted = writer is not None and writer.begun != steps_done and not state.output.has_failed
     sharded = runtime if writer is not None and writer.is_shared else None
     if sharded is not None:
         # Whether writing still works the main process alone knows.
@@ -223,41 +228,41 @@ def write_checkpoint(state: TrainState, step: int) -> None:
         return
     module = runtime.accelerator.unwrap_model(state.model)
     saved = {**state.as_json(), "config": as_mapping(state.config)}
-    epoch = step / state.steps_per_epoch
-    writer.save(step, lambda: content_of(module, state.optimizer.optimizer, step, epoch, saved, sharded))
+    epoch = steps_done / state.steps_per_epoch
+    writer.save(steps_done, lambda: content_of(module, state.optimizer.optimizer, steps_done, epoch, saved, sharded))
 
 
-def stop(state: TrainState, step: int) -> NoReturn:
+def stop(state: TrainState, steps_done: int) -> NoReturn:
     """Seal a checkpoint after so many steps and end the run in all processes.
 
     Raises:
         Preempted: always, unless the checkpoint can't be written.
     """
     runtime, output = state.runtime, state.output
-    record_pending(state, step)
-    runtime.phase("sealing the last checkpoint", step, patient=True)
-    # The reason is that of the first process that was asked; the grace period runs in all of them from here at the
-    # latest.
+    record_pending(state, steps_done)
+    runtime.phase("sealing the last checkpoint", steps_done, patient=True)
     reasons = runtime.gather(runtime.stop.reason)
+    # Where nobody asked this process, its grace period begins here.
     runtime.stop.note("another process was asked to stop")
 
     shared = output.writer is not None and output.writer.is_shared
     if shared:
-        write_checkpoint(state, step)
-        runtime.phase("sealing the last checkpoint", step, patient=True)
+        begin_checkpoint(state, steps_done)
+        runtime.phase("sealing the last checkpoint", steps_done, patient=True)
 
     def seal() -> str:
         if not shared:
-            write_checkpoint(state, step)
+            begin_checkpoint(state, steps_done)
         output.wait()
         return stop_reason(reasons)
 
-    raise Preempted(step, runtime.on_main(seal))
+    reason = runtime.on_main(seal)
+    raise Preempted(steps_done, reason)
 
 
 def stop_reason(reasons: Sequence[str | None]) -> str:
     """Return why a run stops, of what each process was asked: a signal to some of them comes to the first of these."""
     asked = [(rank, reason) for rank, reason in enumerate(reasons) if reason is not None]
     rank, reason = asked[0]
-    # The file stands in the run folder, for all of them, whoever saw it first.
+    # The file STOP in the run folder is for all of them, whoever saw it first.
     return f"{reason} to process {rank}" if reason.startswith("SIG") and len(asked) < len(reasons) else reason

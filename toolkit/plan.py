@@ -55,8 +55,8 @@ def plan(state: TrainState) -> dict[str, str]:
     summary["checkpoints"] = checkpoint_line(state)
     summary["optimizer"] = (
         f"{optim.name}, {about_rate(config)}, {warmup_steps(optim, state.total_steps):,} warm-up steps, "
-        f"then {optim.schedule}; "
-        f"weight decay {optim.weight_decay:g}, clip {optim.clip if optim.clip is not None else 'off'}"
+        f"then {optim.schedule}; weight decay {optim.weight_decay:g}, clip "
+        f"{optim.clip if optim.clip is not None else 'off'}"
     )
     dtypes = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters}))
     summary["parameters"] = f"{sum(p.numel() for p in parameters):,} ({trainable:,} trainable), {dtypes}"
@@ -88,8 +88,7 @@ def plan(state: TrainState) -> dict[str, str]:
     if norms:
         summary["batch norm"] = (
             f"{len(norms)} layer(s) in training mode ({norms[0]}, ...): their statistics depend on how the batch is "
-            "cut, "
-            "so numbers differ between topologies"
+            "cut, so numbers differ between topologies"
         )
     return summary
 

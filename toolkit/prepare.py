@@ -254,8 +254,7 @@ def build_model(task: Task, config: Config, runtime: Runtime, unused: Sequence[s
         raise UserError(
             f"the launch configuration asks for mixed precision {runtime.precision}, and the weights are "
             f"{', '.join(sorted(str(d).removeprefix('torch.') for d in dtypes))}; mixed precision needs float32 "
-            "weights: "
-            "set model.dtype to float32, or mixed_precision to no in the launch file"
+            "weights: set model.dtype to float32, or mixed_precision to no in the launch file"
         )
     return model
 
@@ -274,17 +273,15 @@ def check_fit(task: Task, config: Config, runtime: Runtime) -> None:
         apart = "" if runtime.strategy.tensor == 1 else f" in {processes} groups that see different samples"
         problems.append(
             f"{runtime.size} processes were started{apart}, but the global batch has only {size} sample(s) "
-            "(batch.size); "
-            "start at most that many processes or enlarge the batch"
+            "(batch.size); start at most that many processes or enlarge the batch"
         )
     derived = accumulation(size, processes, config.batch.micro)
     asked = runtime.launch.accumulation
     if asked not in (None, derived):
         problems.append(
             f"the launch configuration sets gradient_accumulation_steps to {asked}, but a global batch of {size} over "
-            f"{processes} "
-            f"process(es) with batch.micro {config.batch.micro or 'not set'} takes {derived}; remove it there, the "
-            "toolkit derives it"
+            f"{processes} process(es) with batch.micro {config.batch.micro or 'not set'} takes {derived}; remove it "
+            "there, the toolkit derives it"
         )
     if problems:
         raise UserError(*problems)

@@ -53,7 +53,6 @@ class StepLog:
         """Take a step; `saving` are the seconds for which training stood still for a checkpoint."""
         self.pending.append(PendingStep(step, values, counts, perf_counter() - self.begun, self.waited, saving))
 
-    def arrived(self) -> PendingStep | None:
-        """Return the oldest step if its loss can be read without waiting for the device: two steps later it is
-        there."""
+    def take_due(self) -> PendingStep | None:
+        """Take the oldest step once two are pending: by then its loss is on the host, in every process alike."""
         return self.pending.popleft() if len(self.pending) > 1 else None

@@ -126,7 +126,7 @@ class TrainState:
     """Of those that were recorded last."""
     nonfinite: list[dict[str, Any]] = field(default_factory=list)
     """Steps whose gradient was not finite, with the ids of their samples."""
-    pending_row: LedgerRow | None = None
+    row_awaiting_metrics: LedgerRow | None = None
     """The row of the step just done, which waits for the metrics of its evaluation."""
     best: Best | None = None
     starts: Sequence[Mapping[str, Any]] = ()
@@ -217,8 +217,7 @@ class TrainState:
         saved = self.output.newest_checkpoint()
         return (
             f"the gradient of step {step + 1:,} is not finite (its norm is {norm}); the weights were not changed by "
-            "it. "
-            f"The samples of its global batch: {', '.join(map(str, ids[:NAMED_SAMPLES]))}{more}. "
+            f"it. The samples of its global batch: {', '.join(map(str, ids[:NAMED_SAMPLES]))}{more}. "
             + (f"The last good checkpoint is {saved}. " if saved else "There is no checkpoint before it. ")
             + "Look for inf or nan in these samples, give a lower optim.lr, a longer optim.warmup or a smaller "
             "optim.clip in a new --output, or go on without this step: the same command with --optim.nonfinite skip"
@@ -231,7 +230,7 @@ class TrainState:
             "total_steps": self.total_steps,
             "skipped": self.skipped,
             "nonfinite": [entry["step"] for entry in self.nonfinite],
-            "pending": vars(self.pending_row) if self.pending_row else None,
+            "pending": vars(self.row_awaiting_metrics) if self.row_awaiting_metrics else None,
             "best": vars(self.best) if self.best else None,
             "scaler": scaler.state_dict() if scaler is not None else None,
             "precision": self.runtime.precision,
@@ -247,7 +246,7 @@ class TrainState:
         self.step = self.first_step
         self.skipped = saved["skipped"]
         self.nonfinite = [with_samples(step, self.order) for step in saved["nonfinite"]]
-        self.pending_row = LedgerRow(**saved["pending"]) if saved["pending"] else None
+        self.row_awaiting_metrics = LedgerRow(**saved["pending"]) if saved["pending"] else None
         # By another rule, what was the best so far is no measure.
         same_rule = saved["config"]["checkpoint"]["best"] == self.config.checkpoint.best
         self.best = Best(**saved["best"]) if saved["best"] and same_rule else None

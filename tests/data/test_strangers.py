@@ -109,10 +109,10 @@ TABLES: dict[str, tuple[str, str | bytes, list[str] | bool | None, dict[str, lis
     "json lines in a txt": ("rows.txt", lines({"text": "a"}, {"text": "b"}), None, {"text": ["a", "b"]}),
     "json": ("rows.data", '[\n {"text": "a"}]', None, {"text": ["a"]}),
     "json with a list inside": ("rows.data", '{"version": 1, "data": [{"text": "a"}]}', None, {"text": ["a"]}),
-    "gzip": ("rows.data.gz", gzip.compress(b"text\tlabel\na\t1\n"), None, {"text": ["a"], "label": [1]}),
+    "gzip": ("rows.data.gz", gzip.compress(b"text\tlabel\na\t1\n", mtime=0), None, {"text": ["a"], "label": [1]}),
     "gzip that is not called so": (
         "rows.csv",
-        gzip.compress(b"text,label\na,1\n"),
+        gzip.compress(b"text,label\na,1\n", mtime=0),
         None,
         {"text": ["a"], "label": [1]},
     ),
@@ -244,29 +244,29 @@ def test_headers_are_taken_for_what_they_are(content: str) -> None:
 
 
 def refusal(read: Callable[[], Any]) -> str:
-    """Return what is said of data that can't be used."""
+    """Return the message about data that can't be used."""
     with pytest.raises(UserError) as caught:
         read()
     return str(caught.value)
 
 
 def test_first_rows_that_only_a_recipe_can_tell_from_names() -> None:
-    # Nothing in the file contradicts these names: it is said where no column is found.
+    # Nothing in the file contradicts these names: the message comes where no column is found.
     write("fra.txt", "Go.\tVa !\tCC-BY\nHi.\tSalut !\tCC\n")
     for data, flag in (
         (TranslationPairs(train="fra.txt"), "--data.source"),
         (TextPairs(train="fra.txt"), "--data.target"),
     ):
-        said = refusal(lambda data=data: data.read(nowhere))
-        assert flag in said
-        assert "if these are the first row of data because the file has no header" in said
+        message = refusal(lambda data=data: data.read(nowhere))
+        assert flag in message
+        assert "if these are the first row of data because the file has no header" in message
     named = TranslationPairs(train="fra.txt", header=["en", "fr", "licence"], source="en", target="fr", held_out=0.5)
     assert sorted(named.read(nowhere).training_texts()) in (["Go.", "Va !"], ["Hi.", "Salut !"])
     write("lines.csv", "The first sentence of a text.\nThe second one.\n")
     assert "--data.header false" in refusal(Documents(train="lines.csv").read)
     write("words.tsv", "Ada\tB-x\nran\tO\n\nBea\tB-x\nran\tO\n")
-    assert "looks like data" in (said := refusal(TaggedTexts(train="words.tsv").read))
-    assert "a CoNLL file, with a word and its tag on each line, has the ending .conll" in said
+    assert "looks like data" in (message := refusal(TaggedTexts(train="words.tsv").read))
+    assert "a CoNLL file, with a word and its tag on each line, has the ending .conll" in message
 
 
 @dataclass(frozen=True)
@@ -277,8 +277,8 @@ class Run(Config):
 @pytest.mark.parametrize("content", [REVIEWS, NEWS, STSB, "ham\tGo\nspam\tWin\nham\tOk\n", "a;1,5\nb;2,5\n"])
 def test_the_setting_that_a_message_gives_loses_no_row(content: str) -> None:
     write("a.csv", content)
-    said = refusal(lambda: DataConfig(train="a.csv").tables(nowhere))
-    flags = [*re.findall(r'--data.header "([^"]+)"', said), *re.findall("--data.header (false)", said)]
+    message = refusal(lambda: DataConfig(train="a.csv").tables(nowhere))
+    flags = [*re.findall(r'--data.header "([^"]+)"', message), *re.findall("--data.header (false)", message)]
     assert len(flags) == 2
     for flag in flags:
         data = parse(Run, "", ["--data.train", "a.csv", "--data.header", flag]).data
@@ -332,9 +332,9 @@ def test_decimal_commas_are_asked_about_and_read() -> None:
     write("a.csv", PRICES)
     write("whole.csv", PRICES.replace(",0", ""))
     for name in ("a.csv", "whole.csv"):
-        said = refusal(LabelledTexts(train=name).read)
-        assert "training data: the label column 'price' holds numbers with a comma, such as '" in said
-        assert "--data.kind regression, --data.kind single or --data.separator ," in said
+        message = refusal(LabelledTexts(train=name).read)
+        assert "training data: the label column 'price' holds numbers with a comma, such as '" in message
+        assert "--data.kind regression, --data.kind single or --data.separator ," in message
         texts = LabelledTexts(train=name, kind="regression").read()
         found = np.concatenate([texts.train.labels.values, texts.evaluate.labels.values])
         assert sorted(found) == [n + n % 2 / 10 for n in range(9)]
@@ -400,7 +400,7 @@ PAIRS: dict[str, dict[str, Any]] = {
     "a conversation and two texts": {"conversations": [ASKED], "chosen": "4", "rejected": "5"},
     "a text and two messages": {"prompt": "2 and 2?", "chosen": GOOD, "rejected": BAD},
     "one message and two texts": {"prompt": USER, "chosen": "4", "rejected": "5"},
-    "a conversation repeated beside": {"messages": [USER, GOOD], "chosen": [USER, GOOD], "rejected": [USER, BAD]},
+    "a conversation repeated next to it": {"messages": [USER, GOOD], "chosen": [USER, GOOD], "rejected": [USER, BAD]},
 }
 
 
@@ -473,7 +473,7 @@ def test_a_file_for_each_language(packed: bool) -> None:
     assert "--data.source_language en --data.target_language de" in refusal(
         lambda: TranslationPairs(train=f"train.en{ending}").read(nowhere)
     )
-    write(f"train.de{ending}", gzip.compress(b"Eins\n") if packed else "Eins\n")
+    write(f"train.de{ending}", gzip.compress(b"Eins\n", mtime=0) if packed else "Eins\n")
     german = TranslationPairs(train=f"train.en{ending}", source_language="en", target_language="de")
     assert "has 2 lines and" in refusal(lambda: german.read(nowhere))
     french = TranslationPairs(train=f"train.en{ending}", source_language="en", target_language="fr")
@@ -497,7 +497,7 @@ def test_two_files_are_named_by_their_endings() -> None:
 def test_documents_of_any_ending() -> None:
     for name, content in (
         ("wiki.train.raw", b"One\ttab.\nTwo lines.\n"),
-        ("train.en.gz", gzip.compress(b"One\ttab.\nTwo lines.\n")),
+        ("train.en.gz", gzip.compress(b"One\ttab.\nTwo lines.\n", mtime=0)),
         ("book.txt", b"One\ttab.\nTwo lines.\n"),
     ):
         write(name, content)

@@ -1,4 +1,4 @@
-"""Splits of saved data sets and of the hub are chosen by name, and what cannot be had is said in one sentence."""
+"""Splits of saved data sets and of the hub are chosen by name, and one sentence says why data cannot be had."""
 
 import os
 import subprocess
@@ -77,7 +77,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[Any]:
 @pytest.mark.parametrize("name", ["acme/reviews", "reviews"])
 def test_hub_offline(name: str, here: Path) -> None:  # noqa: F811
     # A process of its own: the variable is read when huggingface_hub is first imported.
-    code = f"from toolkit.data.sources import read_splits; read_splits(name={name!r}, config=None, train=None, evaluate=None)"
+    arguments = f"name={name!r}, config=None, train=None, evaluate=None"
+    code = f"from toolkit.data.sources import read_splits; read_splits({arguments})"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     environment |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(here)}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)

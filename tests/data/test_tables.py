@@ -1,4 +1,4 @@
-"""The files that are meant are found, and what is missing or ambiguous is said in one sentence."""
+"""The files that are meant are found, and one sentence names what is missing or ambiguous."""
 
 from pathlib import Path
 
@@ -94,10 +94,10 @@ def test_paths_without_a_folder() -> None:
     assert len(read(train="*/*.csv").train) == 2
     assert read(train="x", evaluate="y").evaluate is not None
     assert read("x/a.csv", evaluate="y/b.csv").evaluate is not None
-    write("x/b.csv", "text,label\nbeside,2\n")
-    beside = read("x/a.csv", evaluate="b.csv").evaluate
-    assert beside is not None
-    assert beside["text"][:] == ["beside"]
+    write("x/b.csv", "text,label\nneighbour,2\n")
+    neighbour = read("x/a.csv", evaluate="b.csv").evaluate
+    assert neighbour is not None
+    assert neighbour["text"][:] == ["neighbour"]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,7 @@ def test_paths_without_a_folder() -> None:
         ({"train": "reviews.csv", "evaluate": "x.csv"}, "data.eval is 'x.csv', but there is no such file"),
         ({}, "data.name and data.train are both null"),
         ({"name": "empty"}, "the folder empty has no data files; read are .csv"),
+        ({"train": "fold*"}, "data.train is 'fold.', which matches 2 names, the folder fold1 among them; give one"),
         ({"name": "reviews.csv", "train": "a.csv"}, "data.name is the file reviews.csv and data.train is 'a.csv'"),
         ({"name": "reviews.csv", "config": "en"}, "data.name is the file reviews.csv and data.config is 'en'"),
         ({"train": "reviews.csv", "config": "en"}, "data.config is 'en', but data.train is a path"),
@@ -128,6 +129,9 @@ def test_bad_place(given: dict[str, str], match: str) -> None:
     write("reviews.csv")
     Path("empty").mkdir()
     write("empty/notes.log", "x")
+    if given.get("train") == "fold*":
+        Path("fold1").mkdir()
+        Path("fold2").mkdir()
     write(".git/notes.log", "x")
     write(".gitignore", "x")
     refused(match, **given)

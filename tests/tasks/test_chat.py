@@ -294,12 +294,16 @@ def test_long_conversations_are_refused_or_truncated_and_counted(
     named = ["--model.name", llama, "--data.train", train, "--data.eval", held_out]
     run(*named).refused("2 rows (numbers 2, 3, counted from 1", "longer than the 128 tokens", "--data.max_length 128")
     run(*named, "--data.max_length", "129").refused("the model takes at most 128 tokens")
-    run(*named, "--data.max_length", "20").refused("data.max_length 20 truncates every conversation before its first reply")
+    run(*named, "--data.max_length", "20").refused(
+        "data.max_length 20 truncates every conversation before its first reply"
+    )
     config = chat.Chat(
         model=ModelConfig(name=str(llama)), data=Conversations(train=str(train), eval=str(held_out), max_length=60)
     )
     made = chat.task(config)
-    assert "4 of 7 conversations truncated to 60, and 2 left out of which no reply is left" in made.data.summary["lengths"]
+    assert (
+        "4 of 7 conversations truncated to 60, and 2 left out of which no reply is left" in made.data.summary["lengths"]
+    )
     assert (len(made.data.train), len(made.data.evaluate)) == (3, 2)
     assert made.data.train.lengths([0, 1, 2]).max() == 60
     # The one that was truncated is not asked for a reply: there is no whole one to compare with.

@@ -15,7 +15,7 @@ from trial import Outcome, run_here
 
 from toolkit.config.model import ModelConfig
 from toolkit.losses import NOT_COUNTED, counted, summed_cross_entropy
-from toolkit.sample_data.facts import describe, described_in, split_by_module
+from toolkit.sample_data.functions import describe, described_in, split_by_module
 from toolkit.tasks.seq2seq.data import TextPairs
 from toolkit.tasks.seq2seq.generation import GenerateConfig, generated_texts
 from toolkit.tasks.seq2seq.metrics import exact_match, rouge

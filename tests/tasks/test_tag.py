@@ -13,7 +13,7 @@ import pytest
 from small_tag import sentences, write_conll
 from trial import Outcome, run_here
 
-from toolkit.data.conll import conll_table
+from toolkit.data.formats.conll import conll_table
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 from toolkit.tasks.token_classification.data import TaggedTexts

@@ -1,6 +1,7 @@
-"""Work that is done once per machine and found by every process after: a tokenizer, tokenized texts.
+"""Work that is done once per machine and then read by every process: a tokenizer, tokenized texts.
 
-No collective is involved: who comes second waits at a file lock, as long as it takes, and no collective can time out.
+No collective is involved: a process that comes second waits at a file lock, as long as it takes, so that no collective
+can time out.
 """
 
 import errno
@@ -90,8 +91,8 @@ def digest_of(*parts: Any) -> str:
     """
     state = blake2b(digest_size=16)
     for part in parts:
-        for piece in _encoded(part):
-            state.update(piece)
+        for encoded in _encoded(part):
+            state.update(encoded)
     return state.hexdigest()
 
 

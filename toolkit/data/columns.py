@@ -84,7 +84,7 @@ def find_columns(
     if text is None:
         pair = _pair(free) if text_pair is None else None
         text = _first_tier(free, TEXT_NAMES)
-        # "question" and "sentence" are a pair together; a plain "text" beside two more columns leaves it undecided.
+        # "question" and "sentence" are a pair together; a plain "text" next to a pair leaves it undecided.
         if pair and (text is None or text in pair):
             text, text_pair = pair
         elif pair:

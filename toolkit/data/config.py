@@ -103,6 +103,7 @@ def split_rows(count: int, share: float) -> tuple[np.ndarray[Any, Any], np.ndarr
     held = held_out_rows(np.zeros(count + 1, dtype=np.int64), np.zeros(0, dtype=np.int64), share)
     if not len(held):
         raise UserError(
-            "there is no evaluation data, and of a single training row none can be held out; give data.eval, or more rows"
+            "there is no evaluation data, and of a single training row none can be held out; "
+            "give data.eval, or more rows"
         )
     return np.setdiff1d(np.arange(count), held, assume_unique=True), held

@@ -13,11 +13,12 @@ from toolkit.data.files import ENDINGS, format_of
 from toolkit.errors import UserError
 
 Named = TypeVar("Named")
+Meant = TypeVar("Meant")
 TRAIN = ("train", "training")
 VALIDATION = ("validation", "valid", "val", "dev", "eval", "evaluation")
 TEST = ("test", "testing")
 DESCRIPTIONS = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
-"""Files beside data that describe it, in folders that `datasets` wrote."""
+"""Files that describe the data next to them, in folders that `datasets` wrote."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,16 @@ class Found:
 
 def named_files(name: str | None, train: str | None, evaluate: str | None) -> tuple[Path | None, Path | None]:
     """Return where the training and the evaluation data would lie if data.name, data.train and data.eval name files."""
-    folder = _path(name) if name else Path()
+    folder = path_of(name) if name else Path()
     if name and is_file(folder):
-        beside = folder.parent / evaluate if evaluate else None
-        return folder, beside if beside is None or is_file(beside) else Path(str(evaluate))
-    first, second = (None if given is None else folder / _path(given) for given in (train, evaluate))
+        neighbour = folder.parent / evaluate if evaluate else None
+        return folder, neighbour if neighbour is None or is_file(neighbour) else Path(str(evaluate))
+    first, second = (None if given is None else folder / path_of(given) for given in (train, evaluate))
     return first, second
 
 
-def _path(given: str) -> Path:
+def path_of(given: str) -> Path:
+    """Return the path that a setting gives; "~" is the user's home."""
     return Path(os.path.expanduser(given))  # noqa: PTH111 (Path.expanduser fails on ~unknown)
 
 
@@ -54,6 +56,23 @@ def is_file(path: Path) -> bool:
         return False  # what may not be read, or a name that is too long: whoever reads tables says so
 
 
+def for_both(find: Callable[[str, str | None], Meant], train: str | None, evaluate: str | None) -> tuple[Meant, Meant]:
+    """Return what `find` returns for data.train and for data.eval, given the setting's name and its value.
+
+    Raises UserError, with all problems of both.
+    """
+    found: list[Meant] = []
+    problems: list[str] = []
+    for field, wanted in (("data.train", train), ("data.eval", evaluate)):
+        try:
+            found.append(find(field, wanted))
+        except UserError as error:
+            problems += error.problems
+    if problems:
+        raise UserError(*problems)
+    return found[0], found[1]
+
+
 def find_files(folder: Path, config: str | None, train: str | None, evaluate: str | None) -> Found:
     """Return the files in `folder` that `train` and `evaluate` name or match, or, where null, the conventional ones.
 
@@ -61,17 +80,10 @@ def find_files(folder: Path, config: str | None, train: str | None, evaluate: st
     """
     root = folder if config is None else _subfolder(folder, config)
     available = data_files(root)
-    problems: list[str] = []
-    given: dict[str, list[Path]] = {}
-    for field, wanted in (("data.train", train), ("data.eval", evaluate)):
-        try:
-            given[field] = _matching(root, available, field, wanted) if wanted else []
-        except UserError as error:
-            problems += error.problems
-    if problems:
-        raise UserError(*problems)
+    to_train, to_evaluate = for_both(
+        lambda field, wanted: _matching(root, available, field, wanted) if wanted else [], train, evaluate
+    )
     remark = ""
-    to_train, to_evaluate = given["data.train"], given["data.eval"]
     if not to_train:
         to_train = _unambiguous(root, _training_files(root, [path for path in available if path not in to_evaluate]))
     if not to_evaluate:
@@ -115,10 +127,10 @@ def data_files(folder: Path) -> list[Path]:
         and not any(part.startswith((".", "__")) for part in path.relative_to(folder).parts)
         and path.is_file()
     ]
-    # Beside data, a text is a note on it.
+    # A text next to data is a note on it.
     files = [path for path in files if format_of(path) != "text"] or files
     if not files:
-        raise UserError(f"the folder {folder} has no data files; read are {ENDINGS}, and these but parquet with .gz")
+        raise UserError(f"the folder {folder} has no data files; read are {ENDINGS}")
     return files
 
 

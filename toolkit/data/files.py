@@ -1,18 +1,18 @@
 """Files of rows as Arrow tables, exactly as written: no text is guessed to be a null, a date or a truth value."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.data.columns import shortened
-from toolkit.data.conll import read_conll
-from toolkit.data.content import form_of_text, is_parquet, refuse_foreign, what_to_do_with
-from toolkit.data.csv import read_separated
-from toolkit.data.header import Header
-from toolkit.data.json import read_json, read_json_lines
-from toolkit.data.plain import read_plain
-from toolkit.data.text import told
+from toolkit.data.formats.conll import read_conll
+from toolkit.data.formats.content import form_of_text, is_parquet, refuse_foreign, what_to_do_with
+from toolkit.data.formats.csv import number_types, read_separated, with_types
+from toolkit.data.formats.header import Header
+from toolkit.data.formats.json import read_json, read_json_lines
+from toolkit.data.formats.parquet import read_parquet
+from toolkit.data.formats.text import file_errors, read_text
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,11 +31,25 @@ FORMATS = {
     ".iob2": "conll",
     ".txt": "text",
 }
-"""What is read, by the ending of the file; all but parquet may also be compressed with gzip (.csv.gz). In a folder that has
-other files, texts (.txt) are taken for notes. A file that is named and has another ending is read by its content."""
+"""What is read, by the ending of the file, also compressed with gzip (.csv.gz) unless it is BINARY.
 
-ENDINGS = ", ".join(FORMATS)
-WRITTEN = {"tsv": "a table separated by tabs", "text": "a text"}
+In a folder that has other files, texts (.txt) are taken for notes. A file that is named and has another ending is read
+by its content. A new format is a module in `formats/`, and a line here and in READERS.
+"""
+
+READERS: dict[str, Callable[[Path], "pyarrow.Table"]] = {
+    "json": read_json,
+    "json lines": read_json_lines,
+    "parquet": read_parquet,
+    "conll": read_conll,
+    "text": read_text,
+}
+"""What reads a format; csv and tsv, whose columns have no types and perhaps no names, are read by `read_separated`."""
+
+BINARY = {"parquet"}
+ENDINGS = f"{', '.join(FORMATS)}, and these but {', '.join(BINARY)} with .gz"
+"""The endings that are read, for messages."""
+NOTES = {"tsv": "read as a table separated by tabs", "text": "read as a text"}
 PACKED = {".zip", ".zst", ".bz2", ".xz", ".lz4", ".tar", ".tgz", ".7z"}
 
 
@@ -49,7 +63,7 @@ class FileOptions:
     """Whether a text file is a document, a row; otherwise it is a table, or refused."""
 
     def no_header_in(self, what: str) -> None:
-        """Raise UserError if data.header is given, but for `what`, which has none to speak of."""
+        """Raise UserError if data.header is given, for data that has no header; `what` is that, as a clause."""
         if self.header is not None:
             raise UserError(f"data.header is given, but {what}; leave it out: it speaks of csv and tsv files alone")
 
@@ -59,10 +73,10 @@ class FileTable:
     """The rows of one file."""
 
     table: "pyarrow.Table"
-    """At least one row. Columns of csv and tsv are still texts: `with_numbers` gives them their types."""
+    """At least one row."""
     texts_only: bool
-    """Whether every column is text because the format knows nothing else."""
-    note: str = ""
+    """Whether every column is text because the format, csv or tsv, knows nothing else."""
+    note: str
     """What the plan should say about how the file was read, if anything."""
 
 
@@ -71,7 +85,7 @@ def format_of(path: Path) -> str | None:
     endings = [ending.lower() for ending in path.suffixes[-2:]]
     if endings and endings[-1] == ".gz":
         found = FORMATS.get(endings[0]) if len(endings) == 2 else None
-        return None if found == "parquet" else found
+        return None if found in BINARY else found
     return FORMATS.get(endings[-1]) if endings else None
 
 
@@ -83,34 +97,27 @@ def read_file(path: Path, options: FileOptions) -> FileTable:
     found = format_of(path)
     if found is None and (ending := path.suffix.lower()) in PACKED:
         raise UserError(f"{path} is packed ({ending}); unpack it (only gzip is read as it is, such as .csv.gz)")
-    note = ""
-    with told(path):
+    notes = []
+    with file_errors(path):
         if path.stat().st_size == 0:
             raise UserError(f"{path} is empty (0 bytes); give a file with rows")
         refuse_foreign(path)
         if found is None or (found == "text" and not options.documents):
             found = _format_by_content(path, options)
-            note = f"read as {WRITTEN.get(found, found)}"
-        if found == "parquet":
-            read = FileTable(_parquet(path), texts_only=False)
-        elif found == "json lines":
-            read = FileTable(read_json_lines(path), texts_only=False)
-        elif found == "conll":
-            read = FileTable(read_conll(path), texts_only=False)
-        elif found == "text":
-            read = FileTable(read_plain(path), texts_only=False)
-        elif found == "json":
-            read = FileTable(read_json(path), texts_only=False)
+            notes = [NOTES.get(found, f"read as {found}")]
+        if found in READERS:
+            table = READERS[found](path)
         else:
-            table, how = read_separated(path, found, options.header)
-            note = ", ".join(filter(None, (note, how)))
-            read = FileTable(table, texts_only=True)
-    read = replace(read, note=note)
-    if read.table.num_columns == 0:
+            table, note = read_separated(path, found, options.header)
+            notes += [note] if note else []
+    texts_only = found not in READERS
+    if table.num_columns == 0:
         raise UserError(f"{path} has no rows, or only empty ones; give one with rows")
-    if read.table.num_rows == 0:
-        raise UserError(f"{path} has no rows" + (", only a header" if read.texts_only else "") + "; give one with rows")
-    return read
+    if table.num_rows == 0:
+        raise UserError(f"{path} has no rows" + (", only a header" if texts_only else "") + "; give one with rows")
+    if named := [name for name in table.column_names if "\0" in name]:
+        raise UserError(f"{path}: the name of the column {named[0]!r} has a null character in it; give it another name")
+    return FileTable(table, texts_only, ", ".join(notes))
 
 
 def _format_by_content(path: Path, options: FileOptions) -> str:
@@ -124,31 +131,7 @@ def _format_by_content(path: Path, options: FileOptions) -> str:
     if format_of(path) == "text":
         raise UserError(f"{path} is a text without tabs, so it has no columns; {what_to_do_with(path)}")
     ending = path.name.partition(".")[2] if path.suffix.lower() == ".gz" else path.suffix.lower()
-    raise UserError(
-        f"{path} has the ending {ending or '(none)'}; read are {ENDINGS}, and these but parquet with .gz; "
-        + what_to_do_with(path)
-    )
-
-
-def _parquet(path: Path) -> "pyarrow.Table":
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-
-    try:
-        # Not parquet.read_table: it adds columns from folder names such as "language=en".
-        table = parquet.ParquetFile(path).read()
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} is no readable parquet file ({reason}); write or download it again") from error
-    fields = [
-        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
-        for field in table.schema
-    ]
-    table = table.cast(pa.schema(fields, table.schema.metadata))
-    index = [name for name in table.column_names if name.startswith("__index_level_")]  # left by pandas
-    return table.drop_columns(index) if index else table
+    raise UserError(f"{path} has the ending {ending or '(none)'}; read are {ENDINGS}; {what_to_do_with(path)}")
 
 
 def read_files(groups: Sequence[Sequence[Path]], options: FileOptions) -> tuple[list["pyarrow.Table"], str]:
@@ -158,39 +141,15 @@ def read_files(groups: Sequence[Sequence[Path]], options: FileOptions) -> tuple[
     as one: labels of training and evaluation always have one type, and "007", "true" or a date stay texts.
     """
     read = [[(path, read_file(path, options)) for path in group] for group in groups]
-    every = [one for group in read for _, one in group if one.texts_only]
-    if not every:
+    texts = [one.table for group in read for _, one in group if one.texts_only]
+    if not texts:
         options.no_header_in("no csv or tsv file was read")
-    names = {name for one in every for name in one.table.column_names}
-    types = {name: _number_type([one.table[name] for one in every if name in one.table.column_names]) for name in names}
-    tables = []
-    for group in read:
-        typed = [(path, _typed(one.table, types) if one.texts_only else one.table) for path, one in group]
-        tables.append(_joined(typed))
+    types = number_types(texts)
+    tables = [
+        _joined([(path, with_types(one.table, types) if one.texts_only else one.table) for path, one in group])
+        for group in read
+    ]
     return tables, "; ".join(sorted({one.note for group in read for _, one in group if one.note}))
-
-
-def _number_type(columns: Sequence["pyarrow.ChunkedArray"]) -> "pyarrow.DataType | None":
-    import pyarrow as pa
-    import pyarrow.compute as compute
-
-    if all(column.null_count == len(column) for column in columns):
-        return None
-    # Only numbers that convert without loss: no leading zeros, no more digits than the type holds.
-    for pattern, kind in (
-        (r"^(0|-?[1-9][0-9]{0,17})$", pa.int64()),
-        (r"^-?((0|[1-9][0-9]{0,14})(\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$", pa.float64()),
-    ):
-        if all(compute.all(compute.match_substring_regex(column, pattern)).as_py() is not False for column in columns):
-            return kind
-    return None
-
-
-def _typed(table: "pyarrow.Table", types: dict[str, "pyarrow.DataType | None"]) -> "pyarrow.Table":
-    for place, name in enumerate(table.column_names):
-        if (kind := types[name]) is not None:
-            table = table.set_column(place, name, table[name].cast(kind))
-    return table
 
 
 def _joined(parts: Sequence[tuple[Path, "pyarrow.Table"]]) -> "pyarrow.Table":
@@ -210,5 +169,5 @@ def _joined(parts: Sequence[tuple[Path, "pyarrow.Table"]]) -> "pyarrow.Table":
         )
     except pa.ArrowException as error:
         raise UserError(
-            f"{first} and the files beside it have columns of different types ({error}); make them alike"
+            f"{first} and the files next to it have columns of different types ({error}); make them alike"
         ) from error

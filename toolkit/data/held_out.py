@@ -17,10 +17,10 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 def held_out_rows(starts: Ints, labels: Ints, share: float) -> Ints:
     """Return the sorted numbers of the rows held out; `labels[starts[i]:starts[i + 1]]` are the labels of row i.
 
-    Rows are met in a shuffled order that depends on their number alone. A row is held out while the share is not
-    reached and each of its labels has another row that stays in training, so that evaluation never meets an unseen
-    label. One row at least stays in training. Fewer rows come back, or none, where the labels allow no more. Costs
-    about 1 us for each row that is met.
+    Rows are visited in a shuffled order that depends on their number alone. A row is held out while the share is not
+    reached and each of its labels has another row that stays in training, so that evaluation never has a label that
+    training has not. At least one row stays in training. Where the labels allow no more, fewer rows are held out, or
+    none. Takes about 1 us for each row that is visited.
     """
     rows = len(starts) - 1
     wanted = min(max(1, round(rows * share)), rows - 1)

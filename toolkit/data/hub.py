@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.data.discovery import TRAIN, conventional, kind_of, near
+from toolkit.data.discovery import TRAIN, conventional, for_both, kind_of, near
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,29 +74,23 @@ def hub_splits(name: str, config: str | None, train: str | None, evaluate: str |
 
 
 def _choose(origin: str, splits: "Mapping[str, datasets.Dataset]", train: str | None, evaluate: str | None) -> Chosen:
-    problems: list[str] = []
     if train is None:
         named = [split for split in splits if split in TRAIN] or [split for split in splits if kind_of(split) is None]
         named = list(splits) if len(splits) == 1 else named
-        if len(named) == 1:
-            train = named[0]
-        else:
-            problems.append(f"{origin} has the splits {', '.join(splits)}; name one to train on with data.train")
+        train = named[0] if len(named) == 1 else None
     remark = ""
     if evaluate is None and train is not None:
         used = set(re.findall(r"[\w.]+", train))
         found, remark = conventional([split for split in splits if split not in used], kind_of)
         evaluate = found[0] if found else None
-    rows: list[datasets.Dataset | None] = []
-    for field, wanted in (("data.train", train), ("data.eval", evaluate)):
-        try:
-            rows.append(None if wanted is None else _part(origin, splits, field, wanted))
-        except UserError as error:
-            problems += error.problems
-    if problems:
-        raise UserError(*problems)
-    assert rows[0] is not None
-    return rows[0], rows[1], f"{origin}: {train}" + (f"; evaluation: {evaluate}{remark}" if evaluate else "")
+
+    def find(field: str, wanted: str | None) -> "datasets.Dataset | None":
+        if wanted is None and field == "data.train":
+            raise UserError(f"{origin} has the splits {', '.join(splits)}; name one to train on with data.train")
+        return None if wanted is None else _part(origin, splits, field, wanted)
+
+    to_train, to_evaluate = for_both(find, train, evaluate)
+    return to_train, to_evaluate, f"{origin}: {train}" + (f"; evaluation: {evaluate}{remark}" if evaluate else "")
 
 
 def _part(origin: str, splits: "Mapping[str, datasets.Dataset]", field: str, wanted: str) -> "datasets.Dataset":
@@ -108,7 +102,7 @@ def _part(origin: str, splits: "Mapping[str, datasets.Dataset]", field: str, wan
         rows = splits[wanted]
     else:
         try:
-            pieces = datasets.ReadInstruction.from_spec(wanted).to_absolute(sizes)
+            chosen = datasets.ReadInstruction.from_spec(wanted).to_absolute(sizes)
         except (ValueError, AssertionError) as error:
             for name in re.findall(r"(?:^|\+)\s*([\w.]+)", wanted):
                 if name not in splits:
@@ -119,7 +113,7 @@ def _part(origin: str, splits: "Mapping[str, datasets.Dataset]", field: str, wan
                 f"{field} is {wanted!r}, which can't be taken from {origin} ({_first_line(error)}); "
                 "slices are written train[:10%] or train[100:200]"
             ) from error
-        parts = [splits[piece.splitname].select(range(piece.from_, piece.to)) for piece in pieces]
+        parts = [splits[one.splitname].select(range(one.from_, one.to)) for one in chosen]
         rows = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
     if len(rows) == 0:
         raise UserError(f"{field} is {wanted!r}, which has no rows in {origin}")
@@ -127,14 +121,14 @@ def _part(origin: str, splits: "Mapping[str, datasets.Dataset]", field: str, wan
 
 
 def _reason(name: str, config: str | None, error: Exception) -> str | None:
-    """Return what to tell the user of a failure of `datasets.load_dataset`, or None if it is a defect."""
+    """Return the message for a failure of `datasets.load_dataset`, or None if it is a defect."""
     import datasets
     from datasets.exceptions import DatasetNotFoundError, DatasetsError
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
     chain: list[BaseException] = [error]
-    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and before not in chain:
-        chain.append(before)
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
+        chain.append(cause)
     text = str(error)
     local = f"no file or folder {name} is here either; give the path of a local file or folder"
     if any(isinstance(one, OfflineModeIsEnabled) for one in chain) or "OfflineModeIsEnabled" in text:

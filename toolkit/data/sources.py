@@ -3,12 +3,20 @@
 `datasets` is imported only when rows are read: it takes a second that `--help` should not cost.
 """
 
-import os.path
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.data.discovery import Found, data_files, find_files, listing, near, one_format
+from toolkit.data.discovery import (
+    Found,
+    data_files,
+    find_files,
+    for_both,
+    listing,
+    near,
+    one_format,
+    path_of,
+)
 from toolkit.data.files import FORMATS, FileOptions, read_files
 from toolkit.data.hub import HUB_ID, hub_splits, is_saved, load_saved, saved_splits
 from toolkit.errors import UserError
@@ -56,7 +64,7 @@ def read_splits(
     """
     if not name:
         return _from_paths(config, train, evaluate, options)
-    place = _place(name)
+    place = path_of(name)
     if not _exists(place):
         if _looks_like_a_path(name):
             raise UserError(_missing("data.name", name))
@@ -67,9 +75,9 @@ def read_splits(
     if config or train:
         field, value = ("data.train", train) if train else ("data.config", config)
         raise UserError(f"data.name is the file {name} and {field} is {value!r}; leave one of them out")
-    # Beside the file first: data.name and data.eval then read as two files of one place.
-    beside = place.parent / evaluate if evaluate else None
-    return _from_paths(None, name, str(beside) if beside and beside.exists() else evaluate, options)
+    # Next to the file first: data.name and data.eval then read as two files of one place.
+    neighbour = place.parent / evaluate if evaluate else None
+    return _from_paths(None, name, str(neighbour) if neighbour and neighbour.exists() else evaluate, options)
 
 
 def _from_folder(
@@ -79,8 +87,7 @@ def _from_folder(
         options.no_header_in(f"{folder} is a saved data set")
         if config:
             raise UserError(f"data.config is {config!r}, but the saved data set {folder} has none; leave it out")
-        files = tuple(file for file in sorted(folder.rglob("*")) if file.is_file())
-        return Splits(*saved_splits(folder, train, evaluate), files)
+        return Splits(*saved_splits(folder, train, evaluate), tuple(_files_in(folder)))
     return _read(find_files(folder, config, train, evaluate), options)
 
 
@@ -89,32 +96,27 @@ def _from_paths(config: str | None, train: str | None, evaluate: str | None, opt
         raise UserError("data.name and data.train are both null; give a file, a folder or a hub id with one of them")
     if config:
         raise UserError(f"data.config is {config!r}, but data.train is a path of its own; leave data.config out")
-    if evaluate is None and _exists(_place(train)) and _place(train).is_dir():
-        return _from_folder(_place(train), None, None, None, options)
-    problems: list[str] = []
-    places: list[list[Path]] = []
-    for field, given in (("data.train", train), ("data.eval", evaluate)):
-        try:
-            places.append(_files(field, given) if given else [])
-        except UserError as error:
-            problems += error.problems
-    if problems:
-        raise UserError(*problems)
-    to_train, to_evaluate = places
+    if evaluate is None and _exists(path_of(train)) and path_of(train).is_dir():
+        return _from_folder(path_of(train), None, None, None, options)
+    to_train, to_evaluate = for_both(lambda field, given: _files(field, given) if given else [], train, evaluate)
     origin = listing(Path(), to_train) + (f"; evaluation: {listing(Path(), to_evaluate)}" if to_evaluate else "")
     return _read(Found(to_train, to_evaluate, origin), options)
 
 
 def _files(field: str, given: str) -> list[Path]:
-    place = _place(given)
+    place = path_of(given)
     if not _exists(place):
-        folder = Path(place.anchor)
-        if any(sign in given for sign in "*?[") and (
-            matches := sorted(folder.glob(str(place.relative_to(place.anchor))))
-        ):
-            one_format(matches)
-            return matches
-        raise UserError(_missing(field, given))
+        is_pattern = any(sign in given for sign in "*?[")
+        matches = sorted(Path(place.anchor).glob(str(place.relative_to(place.anchor)))) if is_pattern else []
+        if not matches:
+            raise UserError(_missing(field, given))
+        one_format(matches)
+        if len(matches) > 1 and (folders := [match for match in matches if match.is_dir()]):
+            raise UserError(
+                f"{field} is {given!r}, which matches {len(matches)} names, the folder {folders[0]} among them; give "
+                "one folder, or a pattern that matches files only"
+            )
+        return matches
     if not place.is_dir() or is_saved(place):
         return [place]
     files = data_files(place)
@@ -124,14 +126,16 @@ def _files(field: str, given: str) -> list[Path]:
 
 def _read(found: Found, options: FileOptions) -> Splits:
     groups = [group for group in (found.train, found.evaluate) if group]
-    saved = {id(group): _saved(group[0]) for group in groups if group[0].is_dir()}
-    tables, note = read_files([group for group in groups if id(group) not in saved], options)
+    tables, note = read_files([group for group in groups if not group[0].is_dir()], options)
     rest = iter(tables)
-    rows = [saved[id(group)] if id(group) in saved else _dataset(group[0], next(rest)) for group in groups]
+    rows = [_saved(group[0]) if group[0].is_dir() else _dataset(group[0], next(rest)) for group in groups]
     origin = found.origin + (f" ({note})" if note else "")
-    places = [path for group in groups for path in group]
-    files = [file for place in places for file in (sorted(place.rglob("*")) if place.is_dir() else [place])]
-    return Splits(rows[0], rows[1] if len(rows) > 1 else None, origin, tuple(file for file in files if file.is_file()))
+    files = tuple(file for group in groups for path in group for file in _files_in(path))
+    return Splits(rows[0], rows[1] if len(rows) > 1 else None, origin, files)
+
+
+def _files_in(place: Path) -> list[Path]:
+    return [file for file in (sorted(place.rglob("*")) if place.is_dir() else [place]) if file.is_file()]
 
 
 def _saved(folder: Path) -> "datasets.Dataset":
@@ -155,10 +159,6 @@ def _dataset(path: Path, table: "pyarrow.Table") -> "datasets.Dataset":
         raise UserError(f"{path} has a column of a type that is not read here ({error}); drop or convert it") from error
 
 
-def _place(given: str) -> Path:
-    return Path(os.path.expanduser(given))  # noqa: PTH111 (Path.expanduser fails on ~unknown)
-
-
 def _exists(place: Path) -> bool:
     try:
         return place.exists()
@@ -176,7 +176,7 @@ def _looks_like_a_path(name: str) -> bool:
 def _missing(field: str, given: str) -> str:
     if "://" in given:
         return f"{field} is {given!r}; addresses are not read: download it and give the file, or give a hub id"
-    place = _place(given)
+    place = path_of(given)
     try:
         # Hidden ones are meant only by who names one.
         names = [path.name for path in place.parent.iterdir() if place.name[:1] == "." or path.name[0] != "."]

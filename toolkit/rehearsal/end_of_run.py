@@ -88,8 +88,7 @@ def try_evaluation(task: Task, config: Config, runtime: Runtime, model: torch.nn
     if found and metric not in found.metrics:
         raise UserError(
             f"checkpoint.best is {config.checkpoint.best!r}, but the evaluation gives {', '.join(found.metrics)}; "
-            "name one of "
-            "these"
+            "name one of these"
         )
     return found
 
@@ -150,14 +149,13 @@ def check_space(folder: Path, model: int, checkpoint: int, checkpoints: int) -> 
     if free < least:
         raise UserError(
             f"the disk of the run folder {folder} has {in_bytes(free)} left, and the saved model ({in_bytes(model)}) "
-            "and one checkpoint "
-            f"({in_bytes(checkpoint)}) take {in_bytes(least)}; make room, or give another folder with --output"
+            f"and one checkpoint ({in_bytes(checkpoint)}) take {in_bytes(least)}; make room, or give another folder "
+            "with --output"
         )
     if free < most:
         return (
             f"the disk of the run folder has {in_bytes(free)} left, and the run takes up to {in_bytes(most)} "
-            f"({checkpoints} checkpoints and "
-            "the saved model); make room, or keep fewer with --checkpoint.keep"
+            f"({checkpoints} checkpoints and the saved model); make room, or keep fewer with --checkpoint.keep"
         )
     return None
 

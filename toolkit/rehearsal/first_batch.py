@@ -78,8 +78,7 @@ def without_gradient(task: Task, runtime: Runtime, model: torch.nn.Module, micro
         if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
             raise UserError(
                 f"the task's loss returned {described(total)}; it must return a scalar tensor that depends on the "
-                "weights: "
-                "the sum (never the mean) over the units of the batch"
+                "weights: the sum (never the mean) over the units of the batch"
             )
         runtime.accelerator.backward(total)
     without = [

@@ -85,9 +85,8 @@ def verdict(found: list[Halved], bound: float) -> str | None:
         if halved.units[0] != halved.units[1]:
             raise SharedUserError(
                 f"the task counts {halved.units[0]} unit(s) in a micro-batch of {halved.samples} samples and "
-                f"{halved.units[1]} in its "
-                "halves together; `units` has to count what the loss is summed over (samples, labelled tokens), so "
-                "that they add up"
+                f"{halved.units[1]} in its halves together; `units` has to count what the loss is summed over "
+                "(samples, labelled tokens), so that they add up"
             )
     whole, halves = sum(halved.whole for halved in found), sum(halved.halves for halved in found)
     if (
@@ -109,6 +108,5 @@ def verdict(found: list[Halved], bound: float) -> str | None:
         )
     return (
         f"the loss depends on how samples are put into batches ({compared}, without dropout): the model lets samples or "
-        "padding act on each "
-        "other, so that numbers differ between topologies"
+        "padding act on each other, so that numbers differ between topologies"
     )

@@ -1,1 +1,1 @@
-"""The embedded corpora: made from what is on every machine, once per machine."""
+"""The embedded data: made from what is on every machine, once per machine."""

@@ -1,7 +1,7 @@
 """The embedded corpus for tagging: lines of the Python standard library, each token with what it is.
 
-Thirteen kinds, which the compiler knows and a reader guesses: `os` after `import` is a module, before a dot a variable, as a
-default's name in a call an argument. Held out by file, so that a file's own names are new.
+There are thirteen kinds, which the compiler knows and a reader guesses: `os` after `import` is a module, before a dot a
+variable, as a default's name in a call an argument. Lines are held out by file, so that a file's own names are new.
 """
 
 import ast
@@ -9,15 +9,14 @@ import builtins
 import io
 import keyword
 import tokenize
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from toolkit.sample_data.library import library_files, library_rows
+from toolkit.sample_data.standard_library import library_files, library_rows, parsed, source_of
 
 EVERY = 3
-"""Of the library's files one in so many is read; all of them would take half a minute, and one held-out line in ten comes of it."""
+"""Of the library's files one in so many is read: all of them would take half a minute."""
 HELD_OUT = 10
 """One in so many of the files that are read is held out."""
 LINES = {"train": 12_000, "held_out": 1_500}
@@ -32,10 +31,7 @@ Place = tuple[int, int]
 
 
 def code_tokens() -> tuple[list[Row], list[Row]]:
-    """Return rows of "tokens" and "tags" to train on and others that are held out, always in the same order.
-
-    The first call on a machine parses some 200 files; any later one reads two files of a few MB.
-    """
+    """Return rows of "tokens" and "tags" to train on and others that are held out, always in the same order."""
     rows = library_rows("code tokens", split_lines, __file__)
     train, held_out = ([row["line"] for row in rows if row["split"] == name] for name in LINES)
     return train, held_out
@@ -45,13 +41,12 @@ def tagged_lines(source: str) -> Iterator[Row]:
     """Yield the lines of a module that hold whole tokens alone, in order; none where it is not valid Python."""
     if not source.isascii():  # places in the syntax tree are counted in bytes
         return
+    if (module := parsed(source)) is None:
+        return
+    kinds = {place: kind for node in ast.walk(module) for place, kind in _kinds_of(node)}
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old escapes in the library's own strings
-            kinds = {place: kind for node in ast.walk(ast.parse(source)) for place, kind in _kinds_of(node)}
         tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
-    except (SyntaxError, ValueError, tokenize.TokenError):
-        # The library carries files that are broken on purpose (templates, tests of the parser).
+    except (SyntaxError, tokenize.TokenError):
         return
     lines: dict[int, Row] = {}
     broken: set[int] = set()
@@ -116,17 +111,10 @@ def split_lines(library: Path) -> Iterator[dict[str, Any]]:
         if number % EVERY:
             continue
         name = "held_out" if number // EVERY % HELD_OUT == 0 else "train"
-        for line in tagged_lines(_source(path)):
+        for line in tagged_lines(source_of(path)):
             found[name].setdefault(" ".join(line["tokens"]), line)
     fresh = [line for text, line in found["held_out"].items() if text not in found["train"]]
     for name, lines in (("train", list(found["train"].values())), ("held_out", fresh)):
         # Evenly from all files, in their order.
         wanted = min(LINES[name], len(lines))
         yield from ({"split": name, "line": lines[at * len(lines) // wanted]} for at in range(wanted))
-
-
-def _source(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (UnicodeDecodeError, OSError):
-        return ""

@@ -1,11 +1,11 @@
-"""Dates as people write them, in twelve formats, each with the same date in ISO 8601: made by arithmetic, nothing is shipped."""
+"""Dates as people write them, in twelve formats, each with the same date in ISO 8601: made by arithmetic."""
 
 import datetime
 
 FIRST, DAYS = datetime.date(1900, 1, 1), 73_049
 """The days from 1900 to 2099."""
 STRIDE = 28_657
-"""A prime that does not divide the number of days, so that its multiples come by each day once, in what looks like no order."""
+"""A prime that does not divide the number of days: its multiples reach each day once, in an order that looks random."""
 TRAINING, HELD_OUT = 20_000, 300
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -30,7 +30,7 @@ FORMATS = (
 
 
 def written_dates() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """Return 20,000 rows of "source" and "target" to train on and 300 to evaluate on; no date is in both. Takes 0.1 s."""
+    """Return 20,000 rows of "source" and "target" to train on and 300 to evaluate on; no date is in both."""
     rows = []
     for number in range(TRAINING + HELD_OUT):
         date = FIRST + datetime.timedelta(days=number * STRIDE % DAYS)

@@ -13,7 +13,7 @@ MOST = 16
 
 
 def digits() -> list[dict[str, Any]]:
-    """Return rows of "image" (a grey PNG, as the hub stores images) and "label", always in the same order; takes 0.2 s."""
+    """Return rows of "image" (a grey PNG, as the hub stores images) and "label", always in the same order."""
     import numpy as np
     from PIL import Image
     from sklearn.datasets import load_digits

@@ -1,8 +1,7 @@
-"""Pairs to prefer between, made of the Python standard library: a sentence of its documentation, and the same words shuffled.
+"""Pairs to prefer between: a sentence of the documentation of the Python standard library, and its words shuffled.
 
-Which of the two is the better one needs no taste, so that a small model learns it in a minute. So that it has to read the
-order of the words, the first word has no capital letter and the last one no full stop. Nothing is shipped: the sentences are
-on every machine, and differ a little between versions of Python, so no number may hang on their exact count.
+Which of the two is better is no matter of taste, so that a small model learns it in a minute. The first word has no
+capital letter and the last one no full stop, so that the model has to read the order of the words.
 """
 
 import re
@@ -12,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from toolkit.data.config import split_rows
-from toolkit.sample_data.library import docstrings_of, library_files, library_rows
+from toolkit.sample_data.standard_library import docstrings_of, library_files, library_rows
 
 FEWEST, MOST = 5, 25
 """Words of the sentences that are kept: of fewer the order may be free, more take long to read."""
@@ -25,10 +24,10 @@ Rows = list[dict[str, str]]
 
 
 def shuffled_sentences(share: float) -> tuple[Rows, Rows]:
-    """Return rows of "prompt" (a module), "chosen" (a sentence on it) and "rejected" (the same words), to train and evaluate on.
+    """Return rows of "prompt" (a module), "chosen" (a sentence on it) and "rejected" (the same words).
 
-    The second are those of a share of the files, and have no file and no sentence in common with the first. The first call on
-    a machine parses the library, which takes 3 to 6 s; any later one reads a file of 1 MB.
+    The first are to train on. The second, to evaluate on, are those of a share of the files, and have no file and no
+    sentence in common with the first.
     """
     rows = library_rows("preferences", read_pairs, __file__)
     modules = list(dict.fromkeys(row["prompt"] for row in rows))

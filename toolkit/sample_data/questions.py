@@ -1,17 +1,15 @@
 """The embedded questions: what a function of the Python standard library is called, takes, calls and returns.
 
-Context is a function's source, the answer a span of it, and the title is the file, by which questions are held out. Every
-machine has the sources; they differ a little between versions of Python, so no number may hang on their exact count.
+Context is a function's source, the answer a span of it, and the title is the file, by which questions are held out.
 """
 
 import ast
 import textwrap
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from toolkit.sample_data.library import library_files, library_rows
+from toolkit.sample_data.standard_library import library_files, library_rows, parsed, source_of
 
 SHORTEST, LONGEST = 80, 250
 """Characters of a function's source."""
@@ -23,10 +21,7 @@ Row = dict[str, Any]
 
 
 def questions_on_source() -> list[Row]:
-    """Return rows of id, title, context, question and answers, always in the same order.
-
-    The first call on a machine parses some 730 files, which takes 3 to 8 s; any later one reads a file.
-    """
+    """Return rows of id, title, context, question and answers, always in the same order."""
     return library_rows("questions", numbered_questions, __file__)
 
 
@@ -72,12 +67,8 @@ def questions_of(source: str) -> Iterator[tuple[str, int, int]]:
 
 def rows_of(path: Path, title: str) -> Iterator[Row]:
     """Yield the rows of a file's functions; none where it is not valid Python."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old escapes in the library's own strings
-            text = path.read_text(encoding="utf-8")
-            module = ast.parse(text)
-    except (SyntaxError, ValueError, OSError):
+    text = source_of(path)
+    if (module := parsed(text)) is None:
         return
     lines = text.splitlines(keepends=True)
     for node in ast.walk(module):

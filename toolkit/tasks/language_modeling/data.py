@@ -16,7 +16,7 @@ from toolkit.data.label_reading import is_text
 from toolkit.data.reading import SHOWN, listed, row_numbers
 from toolkit.data.tokenized import text_digest
 from toolkit.errors import UserError
-from toolkit.sample_data.documents import docstrings_by_file
+from toolkit.sample_data.docstrings import docstrings_by_file
 from toolkit.tasks.language_modeling.stream import Stream, tokenize_documents
 
 

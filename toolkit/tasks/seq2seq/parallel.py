@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.data.config import DataConfig
-from toolkit.data.content import form_of_text, is_parquet, refuse_foreign
-from toolkit.data.csv import ROWS_AT_ONCE
 from toolkit.data.discovery import is_file, named_files
 from toolkit.data.files import format_of
-from toolkit.data.text import open_text, told
+from toolkit.data.formats.content import form_of_text, is_parquet, refuse_foreign
+from toolkit.data.formats.text import ROWS_AT_ONCE, file_errors, open_text
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def _suggest(path: Path, flags: str) -> None:
     """Raise UserError if a file of another ending lies beside one that is no table and whose ending no flag names."""
     ending = ending_of(path)
     stem = path.name.removesuffix(".gz").removesuffix(ending)
-    with told(path):
+    with file_errors(path):
         if not LANGUAGE.fullmatch(ending) or is_parquet(path) or form_of_text(path):
             return
         beside = sorted(other for other in path.parent.iterdir() if other.name.startswith(stem) and is_file(other))
@@ -110,7 +109,7 @@ def _texts(path: Path) -> "pyarrow.ChunkedArray":
     import pyarrow as pa
 
     pieces = []
-    with told(path):
+    with file_errors(path):
         refuse_foreign(path)
         with open_text(path, newline="\n") as file:
             while lines := [line.rstrip("\r\n") for line in islice(file, ROWS_AT_ONCE)]:

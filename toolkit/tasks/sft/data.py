@@ -12,7 +12,7 @@ from toolkit.data.config import DataConfig, embedded_splits, split_rows
 from toolkit.data.reading import DataRead, counts_line, hold_out, row_numbers, usable_rows
 from toolkit.data.sources import Splits
 from toolkit.errors import UserError
-from toolkit.sample_data.facts import described_functions, split_by_module
+from toolkit.sample_data.functions import described_functions, split_by_module
 from toolkit.task import TaskData
 from toolkit.tasks.conversations.template import ChatTemplate, chat_template, template_problems
 from toolkit.tasks.sft.rows import ConversationRows, Layout, check_rows, find_layout

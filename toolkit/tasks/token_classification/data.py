@@ -9,7 +9,7 @@ import numpy as np
 from toolkit.config.schema import at_least, locates
 from toolkit.data.columns import find_column
 from toolkit.data.config import DataConfig, embedded_splits
-from toolkit.data.header import NoHeaderError
+from toolkit.data.formats.header import NoHeaderError
 from toolkit.data.held_out import held_out_rows
 from toolkit.data.labels import UNKNOWN, Array, starts_of
 from toolkit.data.reading import SHOWN, listed, row_numbers

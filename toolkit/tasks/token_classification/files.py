@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.data.config import DataConfig
-from toolkit.data.conll import conll_table, read_conll
-from toolkit.data.content import refuse_foreign
 from toolkit.data.discovery import is_file, named_files
 from toolkit.data.files import PACKED, FileOptions, format_of
+from toolkit.data.formats.conll import conll_table, read_conll
+from toolkit.data.formats.content import refuse_foreign
+from toolkit.data.formats.text import file_errors
 from toolkit.data.reading import listed
-from toolkit.data.text import told
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _read(path: Path, options: FileOptions) -> "Splits":
     if not _is_odd(path):
         read = read_splits(name=None, config=None, train=str(path), evaluate=None, options=options)
         return replace(read, train=_with_words(read.train))
-    with told(path):
+    with file_errors(path):
         refuse_foreign(path)
         table = read_conll(path)
     return Splits(datasets.Dataset(table), None, f"{path} (read as CoNLL)", (path,))

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.data.text import open_text
+from toolkit.data.formats.text import open_text
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ def read_conll(path: Path) -> "pyarrow.Table":
 def conll_table(lines: Iterable[str], origin: str) -> "pyarrow.Table":
     """Return sentences as rows with the columns "tokens" (the first field of each line) and "tags" (the last).
 
-    Fields are separated by a tab where the first line has one, or else by spaces. What stands between them is in
-    "column_2" and so on. Left out are lines that announce a document (-DOCSTART-) and comments: lines that begin with "#"
-    and have another number of fields than the rest.
+    Fields are separated by a tab where the first line has one, or else by spaces. Those between the first and the last
+    are in "column_2" and so on. Lines that announce a document (-DOCSTART-) are left out, and so are comments: lines
+    that begin with "#" and have another number of fields than the rest.
 
     Raises UserError, naming the lines, if they differ in their number of fields or have no tag.
     """
@@ -47,8 +47,8 @@ def conll_table(lines: Iterable[str], origin: str) -> "pyarrow.Table":
     width = len(_fields(first[1], separator))
     if width < 2:
         raise UserError(
-            f"{origin}, line {first[0]}: {first[1].strip()[:60]!r} is a word without a tag; a CoNLL file has a word and its tag on "
-            "each line, separated by a tab or a space, and an empty line between two sentences"
+            f"{origin}, line {first[0]}: {first[1].strip()[:60]!r} is a word without a tag; a CoNLL file has a word "
+            "and its tag on each line, separated by a tab or a space, and an empty line between two sentences"
         )
     sentences: list[list[list[str]]] = [[]]
     wrong: list[int] = []
@@ -64,8 +64,8 @@ def conll_table(lines: Iterable[str], origin: str) -> "pyarrow.Table":
         named = ", ".join(map(str, wrong[:LINES_NAMED])) + (", ..." if len(wrong) > LINES_NAMED else "")
         line = numbered[wrong[0] - 1][1]
         raise UserError(
-            f"{origin}: {len(wrong):,} line{'s' * (len(wrong) > 1)} (number {named}) with another number of fields than the {width} of "
-            f"line {first[0]}, such as {line.strip()[:60]!r}; a word and its tags are separated by "
+            f"{origin}: {len(wrong):,} line{'s' * (len(wrong) > 1)} (number {named}) with another number of fields "
+            f"than the {width} of line {first[0]}, such as {line.strip()[:60]!r}; a word and its tags are separated by "
             f"{'tabs' if separator else 'spaces or tabs'}: correct these lines"
         )
     names = ["tokens", *(f"column_{place}" for place in range(2, width)), "tags"]

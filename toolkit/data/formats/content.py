@@ -3,13 +3,11 @@
 import json
 import re
 import zipfile
-from itertools import islice
 from pathlib import Path
 
-from toolkit.data.text import first_bytes, open_text
+from toolkit.data.formats.text import LINES_LOOKED_AT, first_bytes, first_lines
 from toolkit.errors import UserError
 
-LINES_LOOKED_AT = 100
 SHOWN = 60
 """Characters of a line that a message shows."""
 ZIP = b"PK\x03\x04"
@@ -39,8 +37,7 @@ def is_parquet(path: Path) -> bool:
 
 def form_of_text(path: Path) -> str | None:
     """Return "json", "json lines" or "tsv" if a text file begins as such a file does, or else None."""
-    with open_text(path, newline="\n") as file:
-        first, *second = [*islice((line.strip("\r\n") for line in file if line.strip()), 2)] or [""]
+    first, *second = [line.strip("\r\n") for line in first_lines(path, 2, newline="\n")] or [""]
     try:
         if isinstance(json.loads(first), dict):
             return "json lines" if second else "json"
@@ -53,8 +50,7 @@ def form_of_text(path: Path) -> str | None:
 
 def what_to_do_with(path: Path) -> str:
     """Return how a text that is no table can be given, as the end of a sentence."""
-    with open_text(path, newline="\n") as file:
-        lines = list(islice((line.rstrip() for line in file if line.strip()), LINES_LOOKED_AT))
+    lines = [line.rstrip() for line in first_lines(path, LINES_LOOKED_AT, newline="\n")]
     if not lines:
         return "it holds nothing but blank lines"
     first = lines[0] if len(lines[0]) <= SHOWN else lines[0][: SHOWN - 3] + "..."

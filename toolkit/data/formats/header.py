@@ -1,6 +1,6 @@
 """Whether the first line of a csv or tsv names its columns, judged by what stands below it.
 
-If data is taken for names, its first row is lost; if names are taken for data, they are learned from. Neither is
+If data is taken for names, its first row is lost; if names are taken for data, the model learns them. So nothing is
 guessed: a first line that contradicts `data.header` is refused.
 """
 
@@ -18,7 +18,7 @@ Header = bool | list[str] | None
 a list say that it is data, and a list names the columns."""
 
 FEW_ROWS = 20
-"""With so few rows a value that comes again once is enough; with more it may be the column's name by chance."""
+"""With so few rows a value that comes once more below is enough; in more rows it may stand by chance."""
 ROWS_FIRST = 1000
 """Most columns of texts show in their first rows that they do not hold numbers."""
 NO_VALUES = ("", "NA", "N/A", "NAN", "NULL", "NONE", "-", "?")
@@ -68,9 +68,13 @@ def check_header(header: Header, line: str, first: Sequence[str], rows: "pyarrow
         NoHeaderError: it was taken for names and looks like data.
         UserError: it was taken for data and looks like names.
     """
-    if header is None and (reason := _looks_like_data(first, rows)):
+    if header is None and any(reasons := _like_those_below(first, rows)):
+        # The numbers of columns are names, and a word over nothing but numbers is one, whatever the other cells are.
+        if _is_numbering(first) or _over_numbers(first, rows):
+            return
+        reason = next(f"{shortened(cell)!r} {reason}" for cell, reason in zip(first, reasons, strict=True) if reason)
         last = f" to 'column {len(first)}'" if len(first) > 1 else ""
-        suggested = ", ".join(_suggested(first, rows))
+        suggested = ", ".join(_suggested(reasons, rows))
         raise NoHeaderError(
             f"{line} looks like data, not like the names of the columns ({shown(first)}): {reason}; if it is data, "
             f'name the columns in their order, such as --data.header "[{suggested}]", or call them '
@@ -92,15 +96,6 @@ def shown(cells: Sequence[str]) -> str:
     return ", ".join(repr(shortened(cell)) for cell in cells[:CELLS_SHOWN]) + more
 
 
-def _looks_like_data(first: Sequence[str], rows: "pyarrow.Table") -> str | None:
-    """Return why a line looks like data, or None."""
-    reasons = [] if _is_numbering(first) else _like_those_below(first, rows)
-    # A word over nothing but numbers is a name, whatever stands beside it.
-    if not any(reasons) or _over_numbers(first, rows):
-        return None
-    return next(f"{shortened(cell)!r} {reason}" for cell, reason in zip(first, reasons, strict=True) if reason)
-
-
 def _like_those_below(first: Sequence[str], rows: "pyarrow.Table") -> list[str]:
     """Return for each cell in what it is like those below it; empty texts for those that are not."""
     import pyarrow.compute as compute
@@ -119,7 +114,7 @@ def _like_those_below(first: Sequence[str], rows: "pyarrow.Table") -> list[str]:
 
 
 def _is_numbering(first: Sequence[str]) -> bool:
-    """Tell whether the names are 0, 1, ..., as pandas calls columns without one; behind others, more than two."""
+    """Tell whether the names are 0, 1, ..., as pandas calls columns without one; after other names, at least three."""
     numbers = [cell for cell in first if NUMBER.fullmatch(cell)]
     words = [cell for cell in first if cell.strip() and cell not in numbers]
     return numbers == [str(number) for number in range(len(numbers))] and (not words or len(numbers) > 2)
@@ -144,13 +139,13 @@ def _all_numbers(column: "pyarrow.ChunkedArray") -> bool:
     )
 
 
-def _suggested(first: Sequence[str], rows: "pyarrow.Table") -> list[str]:
+def _suggested(reasons: Sequence[str], rows: "pyarrow.Table") -> list[str]:
     """Return names by which most recipes find the text (the longest column) and the label (the fewest values)."""
     import pyarrow.compute as compute
 
-    names = [f"column {number}" for number in range(1, len(first) + 1)]
-    labels = [place for place, reason in enumerate(_like_those_below(first, rows)) if reason]
-    texts = [place for place in range(len(first)) if place not in labels] or labels
+    names = [f"column {number}" for number in range(1, len(reasons) + 1)]
+    labels = [place for place, reason in enumerate(reasons) if reason]
+    texts = [place for place, reason in enumerate(reasons) if not reason] or labels
     begin = rows.slice(0, ROWS_FIRST)
     lengths = [compute.mean(compute.utf8_length(column)).as_py() or 0 for column in begin.columns]
     text = max(texts, key=lengths.__getitem__)

@@ -1,19 +1,43 @@
-"""Opening text files, and what is said of those that cannot be read."""
+"""Text files: how they are opened, what is wrong with those that cannot be read, and a whole file as one document."""
 
 import gzip
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from toolkit.errors import UserError
 
+if TYPE_CHECKING:
+    import pyarrow
+
+LINES_LOOKED_AT = 100
+"""Lines from which it is told what a file is, or what separates its fields."""
+ROWS_AT_ONCE = 100_000
+"""Rows that are Python objects at one time; as an Arrow table they take about a tenth of the memory."""
+
+
+def read_text(path: Path) -> "pyarrow.Table":
+    """Return a text file as one row with the column "text", its line ends as they are."""
+    import pyarrow as pa
+
+    with open_text(path, newline="") as file:
+        return pa.table({"text": pa.array([file.read()], pa.large_string())})
+
 
 def open_text(path: Path, newline: str) -> IO[str]:
+    """Open a file in UTF-8, with or without a byte order mark, packed with gzip or not."""
     if is_gzip(path):
         return gzip.open(path, "rt", encoding="utf-8-sig", newline=newline)
     return path.open(encoding="utf-8-sig", newline=newline)
+
+
+def first_lines(path: Path, count: int, newline: str) -> list[str]:
+    """Return the first lines that are not blank, with their ends."""
+    with open_text(path, newline) as file:
+        return list(islice((line for line in file if line.strip()), count))
 
 
 def is_gzip(path: Path) -> bool:
@@ -27,12 +51,12 @@ def first_bytes(path: Path, count: int) -> bytes:
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Turn what the operating system and the decoders say about `path` into a UserError."""
+def file_errors(path: Path) -> Iterator[None]:
+    """Turn the errors of the operating system and of the decoders about `path` into a UserError."""
     try:
         yield
     except UnicodeDecodeError as error:
-        raise UserError(_where_not_utf8(path, error)) from error
+        raise UserError(_not_utf8(path, error)) from error
     except FileNotFoundError as error:
         raise UserError(f"there is no file {path}") from error
     except PermissionError as error:
@@ -43,7 +67,8 @@ def told(path: Path) -> Iterator[None]:
         raise UserError(f"{path} cannot be read ({error.strerror or error})") from error
 
 
-def _where_not_utf8(path: Path, error: UnicodeDecodeError) -> str:
+def _not_utf8(path: Path, error: UnicodeDecodeError) -> str:
+    """Return the message that names the line: the decoder of a stream counts from the beginning of a block."""
     offset = 0
     with gzip.open(path) if is_gzip(path) else path.open("rb") as file:
         for number, line in enumerate(file, start=1):

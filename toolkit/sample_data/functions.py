@@ -1,17 +1,15 @@
-"""Functions of the Python standard library, each with a sentence of facts about it that follows from its source.
+"""Functions of the Python standard library, each with a sentence that describes it and follows from its source.
 
-The facts need reading, not taste: how many parameters there are, and whether the function decides, loops, catches, raises,
-yields or returns something. A small model learns to see them in a minute. Nothing is shipped: the sources are on every
-machine, and differ a little between versions of Python, so no number may hang on their exact count.
+The sentence needs reading, not taste: how many parameters there are, and whether the function decides, loops, catches,
+raises, yields or returns something. A small model learns to see this in a minute.
 """
 
 import ast
 import textwrap
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from toolkit.sample_data.library import library_files, library_rows
+from toolkit.sample_data.standard_library import definitions, library_files, library_rows, parsed, source_of
 
 SHORTEST, LONGEST = 60, 400
 """Characters of the sources that are kept: below there is nothing to say, above a sample takes long to read."""
@@ -32,16 +30,16 @@ CHECKS: tuple[tuple[str, Callable[[ast.AST], bool]], ...] = (
     ("yields values", lambda node: isinstance(node, ast.Yield | ast.YieldFrom)),
     ("returns a value", lambda node: isinstance(node, ast.Return) and not returns_none(node)),
 )
-"""What is said of a function, in this order, and which part of its source makes it true."""
+"""What a description says of a function, in this order, and which part of its source makes it true."""
 
 
 def described_functions() -> list[dict[str, str]]:
-    """Return rows of "source" (without docstring), "description" (a sentence) and "module", in order of module and line.
+    """Return rows of "source" (without docstring), "description" (a sentence) and "module".
 
-    In Python 3.11 these are some 10,000 functions of 600 modules, and each source is there once. The first call on a machine
-    parses the library, which takes 3 to 6 s; any later one reads a file of 4 MB.
+    They are in order of module and line, and each source is there once. In Python 3.11 these are some 10,000 functions
+    of 600 modules.
     """
-    return library_rows("facts", read_functions, __file__)
+    return library_rows("functions", read_functions, __file__)
 
 
 def split_by_module(rows: list[dict[str, str]]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
@@ -52,7 +50,7 @@ def split_by_module(rows: list[dict[str, str]]) -> tuple[list[dict[str, str]], l
 
 
 def read_functions(library: Path) -> Iterator[dict[str, str]]:
-    """Yield a row for every function below a folder whose source is neither too short nor too long, in order of path."""
+    """Yield a row for every function below a folder, in order of path, unless its source is too short or too long."""
     seen: set[str] = set()
     for path, parts in library_files(library):
         for source, description in described_in(path):
@@ -67,29 +65,17 @@ def read_functions(library: Path) -> Iterator[dict[str, str]]:
 
 def described_in(path: Path) -> Iterator[tuple[str, str]]:
     """Yield source and description of the functions of a file; none where it is not valid Python in UTF-8."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old escapes in the library's own strings
-            module = ast.parse(text)
-    except (SyntaxError, ValueError, OSError):
-        # The library carries files that are broken on purpose (templates, tests of the parser).
-        return
+    text = source_of(path)
     lines = text.split("\n")  # as the parser counts them: `splitlines` also ends a line at a form feed
-    waiting: list[ast.AST] = [module]
-    while waiting:
-        node = waiting.pop()
+    for node in definitions(parsed(text)):
         # A body that is a docstring alone would leave nothing that is valid Python.
         if isinstance(node, FUNCTIONS) and (len(node.body) > 1 or ast.get_docstring(node) is None):
-            source = source_of(node, lines)
+            source = without_docstring(node, lines)
             if SHORTEST <= len(source) <= LONGEST:
                 yield source, describe(node)
-        # Definitions stand among statements only: to walk the expressions too would take three times as long.
-        inner = (child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt | ast.ExceptHandler))
-        waiting.extend(reversed(list(inner)))
 
 
-def source_of(node: Function, lines: list[str]) -> str:
+def without_docstring(node: Function, lines: list[str]) -> str:
     """Return the source of a function from its `def` on, without docstring and common indentation."""
     first, last = node.lineno - 1, int(node.end_lineno or node.lineno)
     kept = lines[first:last]
@@ -104,9 +90,9 @@ def source_of(node: Function, lines: list[str]) -> str:
 
 
 def describe(node: Function) -> str:
-    """Return the sentence of facts, such as "A method with two parameters that loops, raises errors and returns a value."
+    """Return the sentence, such as "A method with two parameters that loops, raises errors and returns a value."
 
-    Of functions inside the function nothing is said.
+    Functions inside the function do not count.
     """
     arguments = node.args
     names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]

@@ -1,0 +1,181 @@
+"""Comma- and tab-separated files, exactly: a field is a text as written, or null where it is empty.
+
+They are read by Python's own `csv`, which is strict and counts lines. `pandas.read_csv` fills a line that has too few
+fields with nulls, and `pyarrow.csv` takes `"a"b` for `ab`. Where a field
+has a line break, the numbers in their errors are not those of the lines in the file.
+"""
+
+import csv
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.data.formats.header import Header, check_header, column_names, has_names, shown
+from toolkit.data.formats.text import LINES_LOOKED_AT, ROWS_AT_ONCE, first_lines, open_text
+from toolkit.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+# Only numbers that convert without loss: no leading zeros, no more digits than the type holds.
+WHOLE_NUMBER = r"^(0|-?[1-9][0-9]{0,17})$"
+FLOATING_POINT = r"^-?((0|[1-9][0-9]{0,14})(\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$"
+
+
+def read_separated(path: Path, kind: str, header: Header = None) -> tuple["pyarrow.Table", str]:
+    """Return a csv or tsv as texts, and what the plan should say about how it was read; `header` is data.header."""
+    with _long_fields():
+        begin = first_lines(path, LINES_LOOKED_AT, newline="")
+        if not begin:
+            raise UserError(f"{path} holds nothing but blank lines; give a file with a header and rows")
+        separator = "\t" if kind == "tsv" else _separator(begin)
+        quoted = separator != "\t" or not _reads_unquoted(path)
+        rows = _records(path, separator, quoted)
+        number, first = next(rows)
+        place = f"{path}, line {number}"
+        names = column_names(header, place, first)
+        if not has_names(header):
+            rows = chain([(number, first)], rows)
+        beginning = f"the {'header' if has_names(header) else 'first line'} has {len(first)} ({shown(first)})"
+        table = _texts(_of_width(path, rows, len(first), beginning), names)
+    check_header(header, place, first, table if has_names(header) else table.slice(1))
+    notes = {
+        f"separated by {SEPARATORS[separator]}": kind == "csv" and separator != ",",
+        "quotes taken as text": not quoted,
+        "without a header": not has_names(header),
+    }
+    return table, ", ".join(note for note, holds in notes.items() if holds)
+
+
+def _texts(records: Iterator[list[str]], names: Sequence[str]) -> "pyarrow.Table":
+    import pyarrow as pa
+
+    parts = []
+    while chunk := list(islice(records, ROWS_AT_ONCE)):
+        columns = zip(*chunk, strict=True)
+        parts.append(pa.table([pa.array([cell or None for cell in column], pa.string()) for column in columns], names))
+    return pa.concat_tables(parts) if parts else pa.schema([(name, pa.string()) for name in names]).empty_table()
+
+
+def number_types(tables: Sequence["pyarrow.Table"]) -> dict[str, "pyarrow.DataType"]:
+    """Return the types of the columns that hold nothing but numbers, in all of these tables of texts together."""
+    names = {name for table in tables for name in table.column_names}
+    types = {name: _number_type([table[name] for table in tables if name in table.column_names]) for name in names}
+    return {name: kind for name, kind in types.items() if kind is not None}
+
+
+def with_types(table: "pyarrow.Table", types: dict[str, "pyarrow.DataType"]) -> "pyarrow.Table":
+    """Return a table of texts with the columns of numbers as numbers."""
+    for place, name in enumerate(table.column_names):
+        if name in types:
+            table = table.set_column(place, name, table[name].cast(types[name]))
+    return table
+
+
+def _number_type(columns: Sequence["pyarrow.ChunkedArray"]) -> "pyarrow.DataType | None":
+    import pyarrow as pa
+    import pyarrow.compute as compute
+
+    if all(column.null_count == len(column) for column in columns):
+        return None
+    for pattern, kind in ((WHOLE_NUMBER, pa.int64()), (FLOATING_POINT, pa.float64())):
+        if all(compute.all(compute.match_substring_regex(column, pattern)).as_py() is not False for column in columns):
+            return kind
+    return None
+
+
+def _separator(lines: Sequence[str]) -> str:
+    """Return what separates the fields: the comma, or in a first line without one the most frequent of the others.
+
+    If it does not divide all lines into equally many fields and another one does, it is the other: where there is no
+    header, the first line has the commas of its texts.
+    """
+    outside_quotes = "".join(lines[0].split('"')[::2])
+    # Without a header the first line may have decimal commas.
+    names = re.sub("(?<=[0-9]),(?=[0-9])", "", outside_quotes)
+    usual = "," if "," in names else max(SEPARATORS, key=lambda sign: (names.count(sign), sign == ","))
+    return next((sign for sign in (usual, *SEPARATORS) if _divides(lines, sign)), usual)
+
+
+def _divides(lines: Sequence[str], separator: str) -> bool:
+    for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE) if separator == "\t" else (csv.QUOTE_MINIMAL,):
+        try:
+            widths = [len(record) for record in csv.reader(lines, delimiter=separator, quoting=quoting) if record]
+        except csv.Error:
+            continue
+        if len(lines) == LINES_LOOKED_AT:
+            widths.pop()  # the last record may go on behind these lines
+        if len(set(widths)) == 1 and widths[0] > 1:
+            return True
+    return False
+
+
+def _records(path: Path, separator: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
+    """Yield each record that is not blank, with the number of the line that it starts on."""
+    with open_text(path, newline="") as file:
+        reader = csv.reader(
+            file, delimiter=separator, strict=True, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+        )
+        start = 1
+        try:
+            for record in reader:
+                if record:
+                    yield start, record
+                start = reader.line_num + 1
+        except csv.Error as error:
+            reason = "a quote that opens there is never closed" if "end of data" in str(error) else str(error)
+            raise UserError(
+                f'{path}, line {start}: malformed ({reason}); a field with a quote in it is written "like ""this"""'
+            ) from error
+
+
+def _of_width(path: Path, rows: Iterator[tuple[int, list[str]]], width: int, beginning: str) -> Iterator[list[str]]:
+    for number, record in rows:
+        if len(record) != width:
+            raise UserError(
+                f"{path}, line {number}: {len(record)} field{'s' * (len(record) != 1)}, but {beginning}; "
+                "a field that contains the separator or a line break must stand in double quotes"
+            )
+        yield record
+
+
+def _reads_unquoted(path: Path) -> bool:
+    """Return whether a tsv is one record per line with quotes as plain text.
+
+    Many published files are: a stray quote would swallow lines until the next one. Where both readings fit, quotes
+    count as such only if none contains a line break.
+    """
+    plain = _shape(path, quoted=False)
+    if plain is None or not plain[1]:
+        return False  # only the quoted reading can fit, or both are the same
+    quoted = _shape(path, quoted=True)
+    return quoted is None or quoted[0] != plain[0]
+
+
+def _shape(path: Path, quoted: bool) -> tuple[int, bool] | None:
+    """Return how many records a tsv has and whether a field begins with a quote; None if it can't be read so."""
+    width, count, quotes = 0, 0, False
+    try:
+        for _, record in _records(path, "\t", quoted):
+            width = width or len(record)
+            if len(record) != width:
+                return None
+            count += 1
+            quotes = quotes or any(field.startswith('"') for field in record)
+    except UserError:
+        return None
+    return count, quotes
+
+
+@contextmanager
+def _long_fields() -> Iterator[None]:
+    before = csv.field_size_limit(sys.maxsize)  # the default refuses texts of more than 131,072 characters
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
