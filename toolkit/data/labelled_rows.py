@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -36,19 +36,22 @@ class LabelledRows(TableRows):
         return replace(super().take(rows, name), labels=self.labels.take(rows))
 
 
-class NumberedRows(NamedTuple):
+AnyLabelled = TypeVar("AnyLabelled", bound=LabelledRows)
+
+
+class NumberedRows(NamedTuple, Generic[AnyLabelled]):
     """Training and evaluation rows whose labels are ids."""
 
     labels: list[str]
     """The name of each label id; empty for regression."""
-    train: LabelledRows
-    evaluate: LabelledRows
+    train: AnyLabelled
+    evaluate: AnyLabelled
     summary: dict[str, str]
     """Lines for the plan on what was dropped and what was held out."""
 
 
 def number_rows(
-    parts: Sequence[Checked[LabelledRows]],
+    parts: Sequence[Checked[AnyLabelled]],
     kind: Kind,
     held_out: float,
     known: Sequence[str] | None = None,
@@ -58,7 +61,7 @@ def number_rows(
     a_row: str,
     invalid: str,
     remedy: str | None = REMEDY,
-) -> NumberedRows:
+) -> NumberedRows[AnyLabelled]:
     """Return the rows that can be used with their labels as ids, some of them held out if there is no evaluation data.
 
     Args:
@@ -125,7 +128,7 @@ def label_names(kind: Kind, splits: Sequence[LabelledRows], known: Sequence[str]
     return labels.names if labels.in_order else ordered([labels.names[i] for i in np.unique(labels.values).tolist()])
 
 
-def number_labels(kind: Kind, splits: Sequence[LabelledRows], names: list[str], known: bool) -> list[LabelledRows]:
+def number_labels(kind: Kind, splits: Sequence[AnyLabelled], names: list[str], known: bool) -> list[AnyLabelled]:
     """Return the splits with labels as ids of `names`. Raises UserError for labels without an id, and if all are alike.
 
     With `known` labels, those of a saved model, a label need not be in the training data, which may have only one.
@@ -167,7 +170,7 @@ def number_labels(kind: Kind, splits: Sequence[LabelledRows], names: list[str], 
     return numbered
 
 
-def hold_out_by_label(whole: LabelledRows, share: float, what: str) -> tuple[list[LabelledRows], str]:
+def hold_out_by_label(whole: AnyLabelled, share: float, what: str) -> tuple[list[AnyLabelled], str]:
     """Return the rows that stay in training and those that are held out, and a line for the plan.
 
     Each label stays in training. `what` the rows are: rows, images, ...

@@ -22,8 +22,8 @@ NO_IMAGE = "is missing (the field is empty)"
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What was found of the images of a table, row by row."""
+class ImageChecks:
+    """What was found out about the images of a table, row by row."""
 
     digests: Array
     """(rows, 16) bytes: the hash of each file's content."""
@@ -34,13 +34,13 @@ class Checked:
 
     @property
     def valid(self) -> Array:
-        """Which rows have nothing wrong (bool)."""
+        """Which images can be used (bool)."""
         valid = np.ones(len(self.digests), dtype=bool)
         valid[list(self.problems)] = False
         return valid
 
 
-def check_images(images: Any, most_pixels: int) -> Checked:
+def check_images(images: Any, most_pixels: int) -> ImageChecks:
     """Look at all images of a `datasets.Dataset` of one column: the header of each, and the hash of its content.
 
     The first time it reads every file (about 0.2 ms for a small one); after that only the size and date of each.
@@ -48,14 +48,14 @@ def check_images(images: Any, most_pixels: int) -> Checked:
     key = digest_of(FORMAT, most_pixels, [_identity(place) for places in all_stored(images) for place in places])
     folder = once_per_machine("images", key, lambda empty: _look(images, most_pixels, empty))
     problems = json.loads((folder / "problems.json").read_text(encoding="utf-8"))
-    return Checked(
+    return ImageChecks(
         np.load(folder / "digests.npy"),
         np.load(folder / "headers.npy"),
         {int(row): (reason, detail) for row, (reason, detail) in problems.items()},
     )
 
 
-def problem_lines(name: str, images: Any, checked: Checked, in_table: bool) -> list[str]:
+def problem_lines(name: str, images: Any, checked: ImageChecks, in_table: bool) -> list[str]:
     """Return what is wrong with the images of `name`, a sentence for each kind of problem.
 
     Images of a table are named by their rows, counted from 1, the others by their files.

@@ -1,15 +1,16 @@
 """Images in tables, as paths, as bytes or as the hub stores them; and how the loop fetches them, one file at a time."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from toolkit.data.cache import digest_of
 from toolkit.data.label_reading import is_text
-from toolkit.data.labels import Array, Labels
+from toolkit.data.labelled_rows import LabelledRows
+from toolkit.data.labels import Array
 from toolkit.data.reading import SHOWN, listed
 from toolkit.errors import UserError
 
@@ -120,19 +121,27 @@ def _holds_bytes(type_: Any) -> bool:
 
 
 @dataclass(frozen=True)
+class ImageRows(LabelledRows):
+    """Rows with an image, in a table of one column that `stored` reads, and a label."""
+
+    digests: Array
+    """The hash of each image's content: (images, 16) bytes."""
+    headers: Array
+    """(images, 5): a `Header` each."""
+
+    def take(self, rows: Array, name: str | None = None) -> Self:
+        """Return these rows, in this order, under another name if one is given."""
+        return replace(super().take(rows, name), digests=self.digests[rows], headers=self.headers[rows])
+
+
+@dataclass(frozen=True)
 class ImageSource:
     """A `Source` of images with labels; a sample is the content of an image file, not decoded yet."""
 
-    images: Any
-    """A `datasets.Dataset` of one column that `stored` reads."""
-    labels: Labels
-    digests: Array
-    """The hash of each image's content: (images, 16) bytes."""
-    name: str
-    """What the images are, for messages."""
+    rows: ImageRows
 
     def __len__(self) -> int:
-        return len(self.digests)
+        return len(self.rows)
 
     def fetch(self, ids: Sequence[int]) -> list[dict[str, Any]]:
         """Return samples: "content" (the bytes of the file), "name" and "label" (an id).
@@ -142,8 +151,8 @@ class ImageSource:
         """
         samples = []
         numbers = np.asarray(ids, dtype=np.int64).tolist()
-        for number, place in zip(numbers, stored(self.images, numbers) if numbers else [], strict=True):
-            name = place.path or f"number {number + 1:,} of the {self.name}"
+        for number, place in zip(numbers, stored(self.rows.table, numbers) if numbers else [], strict=True):
+            name = place.path or f"number {number + 1:,} of the {self.rows.name}"
             try:
                 content = place.read()
             except OSError as error:
@@ -151,16 +160,16 @@ class ImageSource:
                     f"the image {name} can't be read any more ({error.strerror or error}); put it back, and start the "
                     "same command again"
                 ) from None
-            samples.append({"content": content, "name": name, "label": self.labels.target(number)})
+            samples.append({"content": content, "name": name, "label": self.rows.labels.target(number)})
         return samples
 
     def fingerprints(self, ids: Sequence[int]) -> list[bytes]:
         """Return the hash of each image's content, which is known without reading it."""
-        return [self.digests[number].tobytes() for number in ids]
+        return [self.rows.digests[number].tobytes() for number in ids]
 
     def lengths(self, ids: Array) -> None:
         """Return None: every image costs a model the same."""
 
     def digest(self) -> str:
         """Return a hash of the content of all files and of the labels."""
-        return digest_of(self.digests, self.labels.names, self.labels.values)
+        return digest_of(self.rows.digests, self.rows.labels.names, self.rows.labels.values)
