@@ -36,11 +36,11 @@ def pretrained_folder(
 
     Args:
         tokenizer: it, or the image processor.
-        max_length: what texts were truncated to; it is kept as the tokenizer's limit, so that `transformers.pipeline` with
-            `truncation=True` truncates them alike. None where nothing was truncated.
+        max_length: what texts were truncated to, or None; it becomes the tokenizer's limit, so that
+            `transformers.pipeline` with `truncation=True` truncates them alike.
         title: the heading of the model card.
         pipeline_tag: the name of the task on the hub and in `transformers.pipeline`.
-        usage: what the card says on loading the folder; by default the call of the pipeline.
+        usage: how to load the folder, for the card; by default the call of the pipeline.
         library: the library that loads the folder, by the name that the hub has for it.
     """
 
@@ -61,7 +61,7 @@ def pretrained_folder(
 def model_card(
     title: str, pipeline_tag: str, usage: str | None, library: str, module: Any, results: Mapping[str, Any]
 ) -> str:
-    """Return a model card: what it is, what it reached beside the baseline, and the settings that made it.
+    """Return a model card: what it is, its metrics and the baseline's, and the settings that made it.
 
     Paths are given by their last part: the others name folders of whoever trained it, who may share the card.
     """
@@ -84,7 +84,7 @@ def model_card(
 
 
 def card_text(title: str, usage: str, module: Any, results: Mapping[str, Any]) -> str:
-    """Return what the card says below its metadata."""
+    """Return the card below its metadata."""
     metrics, baseline = results["metrics"], results["baseline"]
     rows = "\n".join(
         f"| {name} | {value:.4f} | {f'{baseline[name]:.4f}' if name in baseline else ''} |"

@@ -21,12 +21,12 @@ def saved_labels(config: ModelConfig, architecture: Architecture = SEQUENCE_CLAS
     A number stands for the label of a regression: the list is empty then.
 
     Raises:
-        UserError: the model is not to be had, or is of a kind that lacks the architecture.
+        UserError: the model can't be loaded, or its kind has no such architecture.
     """
     if config.name is None:
         return None
     settings = model_settings(config)
-    # Here, before data and tokenizer are read: what they lack is then no riddle.
+    # Now, before data and tokenizer are read, so that their problems don't hide this one.
     check_architecture(config, settings, architecture)
     ending = architecture.auto.removeprefix("AutoModel")
     if not any(name.endswith(ending) for name in settings.architectures or []):
@@ -38,7 +38,7 @@ def saved_labels(config: ModelConfig, architecture: Architecture = SEQUENCE_CLAS
 
 
 def labels_of_head(labels: Sequence[str]) -> dict[str, Any]:
-    """Return what a model's configuration says of the labels of its head."""
+    """Return the settings of a model's configuration that hold the labels of its head."""
     return {
         "num_labels": len(labels),
         "id2label": dict(enumerate(labels)),
@@ -133,7 +133,7 @@ def read_for_head(data: LabelledData[Read], saved: Sequence[str] | None, trained
         saved: the model's own labels; empty for a regression head, None where there is no head with names.
         trained: the head is used as it is, because nothing is trained: then every label has to be one of `saved`.
 
-    The plan says what becomes of the head.
+    A line for the plan says whether the head is kept or new.
 
     Raises:
         UserError: the data can't be used, or `trained` and the head is for other labels.

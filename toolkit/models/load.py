@@ -94,7 +94,7 @@ def load_model(
         vocabulary: the number of tokens that the tokenizer knows; None for a model without one.
         settings: what the model's own configuration is to say, such as the labels of its head.
         trained: the head has to come with the weights, as it does when nothing is trained; otherwise it may be new.
-        only: nothing is trained; None says that `trained` says so.
+        only: nothing is trained; None means the same as `trained`.
 
     Raises:
         UserError: the folder or id holds no such model, no weights in a safe format, or weights of another one.

@@ -87,7 +87,7 @@ def add_adapters(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> t
 
 
 def train_in_full_precision(adapted: torch.nn.Module) -> bool:
-    """Keep whole layers that are trained beside adapters in float32 or better; return whether any was not.
+    """Keep whole layers that are trained next to adapters in float32 or better; return whether any was not.
 
     In 16 bits a small update of a weight is rounded away. peft itself does the same for the adapters.
     """
@@ -252,6 +252,6 @@ def save_adapters(module: Any, folder: Path, merge: bool) -> None:
     # peft would ask the hub whether the vocabulary has changed; the embeddings are frozen.
     place = folder / MERGED if merge else folder
     module.save_pretrained(place, save_embedding_layers=False)
-    (place / "README.md").unlink(missing_ok=True)  # a form to be filled in; ours says what there is to say
+    (place / "README.md").unlink(missing_ok=True)  # a form to be filled in; ours replaces it
     if merge:
         module.merge_and_unload().save_pretrained(folder)

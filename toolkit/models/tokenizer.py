@@ -104,7 +104,7 @@ def longest_input(config: ModelConfig) -> int | None:
         base, _ = base_of(config, only=False)
         settings = AutoConfig.from_pretrained(base.name, revision=base.revision).get_text_config()
     except (OSError, ValueError, KeyError, StrictDataclassError, UserError):
-        return None  # who loads the model says so
+        return None  # loading the model reports it
     positions = getattr(settings, "max_position_embeddings", None)
     looks_at_distances = settings.model_type in DISTANCES or getattr(settings, "position_biased_input", True) is False
     if looks_at_distances or not isinstance(positions, int) or positions <= 0:

@@ -29,7 +29,7 @@ Conversation = list[Message]
 AnyTable = TypeVar("AnyTable", bound=TableRows)
 
 
-class Unusable(Exception):  # noqa: N818 - a row that says why it can't be used; a message to the user is made of it
+class Unusable(Exception):  # noqa: N818 - no error, but the reason for one that names all such rows
     """Why a row can't be used: what follows "3 rows (numbers 1, 2, 3)"."""
 
 
@@ -115,5 +115,5 @@ def check_order(messages: Conversation) -> None:
 
 
 def is_blank(value: Any) -> bool:
-    """Return whether an optional column says nothing."""
+    """Return whether the cell of an optional column is empty."""
     return value is None or (isinstance(value, str) and not value.strip())

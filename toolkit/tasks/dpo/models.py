@@ -74,7 +74,7 @@ class PolicyAndReference(torch.nn.Module):
             labels: int64 (rows, kept), the next token at each of them, or `NOT_COUNTED`.
         """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        # First the reference: peft switches requires_grad with the adapters, which no graph of the policy may meet.
+        # First the reference: peft switches requires_grad with the adapters, which the policy's graph would not survive.
         with torch.no_grad(), self.as_reference() as reference:
             of_reference = completion_log_probabilities(reference, inputs, positions, labels)
         return LogProbabilities(completion_log_probabilities(self.policy, inputs, positions, labels), of_reference)
@@ -135,7 +135,7 @@ def policy_and_reference(
         only: the model was trained before and is only evaluated: the reference is then what it was trained against.
 
     Raises:
-        UserError: a model is not to be had, or nothing says what a saved one was trained against.
+        UserError: a model can't be loaded, or it is not known which one a saved policy was trained against.
     """
     policy = causal_model(config, vocabulary, only)
     bare = replace(config, lora=LoraConfig(bits=config.lora.bits), checkpoint_activations=False)
@@ -179,7 +179,7 @@ def check_reference(config: ModelConfig, reference: str | None, tokens: Any) -> 
 
 
 def read_record(folder: str | None) -> dict[str, Any] | None:
-    """Return what a saved policy says of its reference, or None where it says nothing."""
+    """Return what is recorded of a saved policy's reference, or None if nothing is."""
     try:
         record: dict[str, Any] = json.loads((Path(str(folder)) / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -191,7 +191,7 @@ def recorded_reference(config: ModelConfig, record: Mapping[str, Any], vocabular
     """Return the model that `config`, a saved one, was trained against.
 
     Raises:
-        UserError: it is not to be had, or has other weights than it had.
+        UserError: it can't be loaded, or has other weights than it had.
     """
     chosen = replace(config, name=record["name"], revision=record["revision"])
     with torch.random.fork_rng():
@@ -203,8 +203,8 @@ def recorded_reference(config: ModelConfig, record: Mapping[str, Any], vocabular
         what = chosen.name or "the embedded model"
         raise UserError(
             f"{config.name} was trained against {what} with other weights than {what} has here (their digest was "
-            f"{record['digest']} and is {digest}); give the former ones with --dpo.reference, or the former version of "
-            "torch"
+            f"{record['digest']} and is {digest}); give the previous ones with --dpo.reference, or the previous "
+            "version of torch"
         )
     return found
 
@@ -229,7 +229,7 @@ def reference_record(
 def export_policy(
     tokens: Any, config: ModelConfig, reference: str | None, seed: int
 ) -> Callable[[Any, Path, Mapping[str, Any]], None]:
-    """Return a task's `export` that saves the policy alone, with its tokenizer, and a word on its reference."""
+    """Return a task's `export` that saves the policy alone, with its tokenizer, and records its reference."""
     export = pretrained_folder(tokens, None, "Preferences (DPO)", "text-generation")
 
     def write(module: PolicyAndReference, folder: Path, results: Mapping[str, Any]) -> None:

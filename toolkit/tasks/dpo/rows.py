@@ -1,4 +1,4 @@
-"""What a row of preference data says, as texts or as messages, and every way in which that can be wrong."""
+"""Rows of preference data as pairs, of texts or of messages, and every way in which a row can be wrong."""
 
 import json
 from collections.abc import Iterator

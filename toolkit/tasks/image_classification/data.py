@@ -145,7 +145,7 @@ class Images(DataRead):
 
     @property
     def kind(self) -> Kind:
-        """One label for each image: the data of a head with a number, or with several labels, says another kind."""
+        """The kind of the labels, for `read_for_head`: one for each image."""
         return "single"
 
     @cached_property

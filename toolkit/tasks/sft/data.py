@@ -32,7 +32,7 @@ class Conversations(DataConfig):
     """The column with what the user says, where there is none with whole conversations; null finds it by its name."""
     context: str | None = locates(None)
     """The column with what the prompt is about, put after it where it is not empty;
-    null finds `input` beside `instruction`."""
+    null finds `input` next to `instruction`."""
     completion: str | None = locates(None)
     """The column with what the assistant replies; null finds it by its name."""
     system: str | None = locates(None)
@@ -134,8 +134,8 @@ class Chats(DataRead):
                 )
             if not len(source):
                 problems.append(
-                    f"{rows.name}: data.max_length {max_length} truncates every conversation before its first reply; give "
-                    "more"
+                    f"{rows.name}: data.max_length {max_length} truncates every conversation before its first reply; "
+                    "give more"
                 )
         if problems:
             raise UserError(*problems)

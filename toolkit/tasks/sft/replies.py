@@ -109,8 +109,8 @@ class Replies:
         whole = np.flatnonzero(source.whole)  # a truncated one has no reply to compare with
         if not len(whole):
             raise UserError(
-                f"{source.rows.name}: data.max_length truncates every conversation, so there is no whole reply to compare "
-                "with; give more, or ask for no replies (--generate.tokens 0)"
+                f"{source.rows.name}: data.max_length truncates every conversation, so there is no whole reply to "
+                "compare with; give more, or ask for no replies (--generate.tokens 0)"
             )
         count = len(whole) if config.samples is None else min(config.samples, len(whole))
         chosen: list[int] = whole[np.linspace(0, len(whole) - 1, count).round().astype(np.int64)].tolist()
@@ -173,7 +173,7 @@ class Replies:
         return text.strip()
 
     def postprocess(self, predictions: Mapping[int, str]) -> Postprocessed:
-        """Return replies beside those in the data, and the most frequent one in the training data."""
+        """Return replies with those in the data, and as baseline the most frequent one in the training data."""
         asked = [number for number in self.asked if number in predictions]
         wanted = [self.reference(number) for number in asked]
         replies = [predictions[number] for number in asked]
