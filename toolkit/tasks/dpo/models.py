@@ -74,7 +74,7 @@ class PolicyAndReference(torch.nn.Module):
             labels: int64 (rows, kept), the next token at each of them, or `NOT_COUNTED`.
         """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        # First the reference: peft switches requires_grad with the adapters, which the policy's graph would not survive.
+        # First the reference: peft switches requires_grad with the adapters, which would spoil the policy's graph.
         with torch.no_grad(), self.as_reference() as reference:
             of_reference = completion_log_probabilities(reference, inputs, positions, labels)
         return LogProbabilities(completion_log_probabilities(self.policy, inputs, positions, labels), of_reference)
