@@ -1,4 +1,4 @@
-"""`--evaluate.only` evaluates the model of the run that is named, with its settings, and says what it did."""
+"""`--evaluate.only` evaluates the model of the run that is named, with its settings, and reports what it evaluated."""
 
 import json
 import shutil
@@ -45,7 +45,7 @@ def evaluate(recipe: ModuleType, tmp_path: Path) -> Any:
 def test_a_run_is_evaluated_with_its_own_settings_and_weights(
     named: str, trained: Outcome, evaluate: Any, tmp_path: Path
 ) -> None:
-    """No other setting is given: the encoder that it began with, and the recipe's own corpus, are out of the question."""
+    """No other setting is given: neither the original encoder nor the recipe's own corpus is used."""
     folder, record = trained.folder, trained.record
     if named == "by settings that were moved":
         folder = folder.rename(tmp_path / "moved")
@@ -65,7 +65,7 @@ def test_a_run_is_evaluated_with_its_own_settings_and_weights(
     assert all(after[name] == before[name] for name in before if name not in written)
 
 
-def test_an_evaluation_that_is_interrupted_says_that_nothing_was_written(
+def test_an_evaluation_that_is_interrupted_reports_that_nothing_was_written(
     trained: Outcome, evaluate: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*arguments: Any, **more: Any) -> None:
@@ -117,7 +117,7 @@ def test_other_data_is_evaluated_without_any_training_data(
     assert evaluation_of(trained.folder)["data"]["sha256"] == {str(other): sha256(other.read_bytes()).hexdigest()}
 
 
-def test_problems_of_that_data_are_told_once(trained: Outcome, evaluate: Any, tmp_path: Path) -> None:
+def test_problems_of_that_data_are_reported_once(trained: Outcome, evaluate: Any, tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"text": "red one", "label": "a"}\n{"text": "", "label": "c"}\n', encoding="utf-8")
     outcome = evaluate("--output", trained.folder, "--data.eval", bad).told("evaluation data: empty text")
@@ -151,7 +151,7 @@ def test_what_is_of_the_training_is_refused_and_the_run_s_own_is_not(trained: Ou
     evaluate("--output", trained.folder, *TRAINED).done()
 
 
-def test_a_run_without_a_model_says_so(trained: Outcome, evaluate: Any) -> None:
+def test_a_run_without_a_model_is_refused(trained: Outcome, evaluate: Any) -> None:
     shutil.rmtree(trained.folder / "model")
     evaluate("--output", trained.folder).told(
         f"the run in {trained.folder} has no saved model yet (its status is finished, after step 6)"
@@ -169,7 +169,7 @@ def test_paths_of_a_run_are_found_from_elsewhere(
     assert evaluation_of(trained.folder)["metrics"] == pytest.approx(trained.record["metrics"], rel=1e-6)
 
 
-def test_a_model_alone_is_evaluated_with_what_the_command_says(
+def test_a_model_alone_is_evaluated_with_the_settings_of_the_command(
     trained: Outcome, evaluate: Any, table: Path, tmp_path: Path
 ) -> None:
     evaluate("--model.name", trained.folder / "model", "--data.train", table, "--output", tmp_path / "new").done()
@@ -179,13 +179,13 @@ def test_a_model_alone_is_evaluated_with_what_the_command_says(
     assert evaluation_of(tmp_path / "whole")["data"]["samples"] == len(table.read_text(encoding="utf-8").splitlines())
 
 
-def test_the_file_that_a_model_was_trained_on_is_told(trained: Outcome, evaluate: Any, table: Path) -> None:
-    told = "is the file that this model was trained on: the metrics promise too much"
-    assert told in evaluate("--output", trained.folder, "--data.eval", table).done().output
+def test_a_file_that_the_model_was_trained_on_gives_a_warning(trained: Outcome, evaluate: Any, table: Path) -> None:
+    warning = "is the file that this model was trained on: the metrics promise too much"
+    assert warning in evaluate("--output", trained.folder, "--data.eval", table).done().output
     other = table.with_name("other.jsonl")
     other.write_text("".join(table.read_text(encoding="utf-8").splitlines(True)[:6]), encoding="utf-8")
     without = evaluate("--output", trained.folder, "--data.eval", other).done()
-    assert told not in without.output
+    assert warning not in without.output
     without.says("baseline  none: it is learned from training data")
 
 
@@ -198,7 +198,7 @@ def test_weights_that_a_run_saved_before_it_went_on_are_not_called_its_last(trai
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])
-def test_a_place_where_nothing_can_be_written_is_told_before(
+def test_a_folder_that_can_not_be_written_is_refused_before_the_evaluation(
     place: str, trained: Outcome, evaluate: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")

@@ -14,11 +14,11 @@ ORDER = """
     verify
     command
     run
-    claim record evaluate_only evaluation_file saved_run
+    claim record evaluate_only
     loop
     prepare
     rehearsal
-    plan plan_warnings overlap
+    plan
     evaluation scoring
     grad_cache
     train_state step_log

@@ -19,10 +19,11 @@ from trial import run_here
 from toolkit.config.schema import BatchConfig, EvaluateConfig, OptimConfig
 from toolkit.data.order import ShuffledOrder
 from toolkit.distributed.runtime import start_runtime
-from toolkit.evaluation import Evaluation, evaluate_model
+from toolkit.evaluation import evaluate_model
 from toolkit.loop import train
 from toolkit.metrics import accuracy
 from toolkit.optimizer import build_optimizer
+from toolkit.output.evaluation_file import Evaluation
 from toolkit.output.ledger import LedgerRow
 from toolkit.prepare import prepare
 from toolkit.randomness import seed_for

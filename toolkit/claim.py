@@ -7,7 +7,6 @@ from pathlib import Path
 from toolkit.checkpoint.resume import (
     GOES_ON,
     begun_from_scratch,
-    begun_in,
     changed_settings,
     check_data,
     check_length,
@@ -17,9 +16,9 @@ from toolkit.config.schema import Config
 from toolkit.config.yaml import read_yaml
 from toolkit.distributed.preflight import digests_of_data
 from toolkit.errors import UserError
-from toolkit.evaluation_file import numbers
+from toolkit.output.evaluation_file import numbers
 from toolkit.output.result import Result
-from toolkit.output.run_folder import RunFolder
+from toolkit.output.run_folder import RunFolder, begun_in
 from toolkit.schedules import total_steps
 from toolkit.task import Task
 

@@ -180,7 +180,7 @@ def tell_resumption(recipe: Path, arguments: list[str], chosen: dict[str, Any]) 
     # What was started ends with this command.
     previous = signal.signal(signal.SIGTERM, end)
     try:
-        resume_check = verify_resume(recipe, arguments, say=console.print, **chosen)
+        resume_check = verify_resume(recipe, arguments, on_progress=console.print, **chosen)
     finally:
         signal.signal(signal.SIGTERM, previous)
     console.table("against the undisturbed run", resume_check.columns, [check.row() for check in resume_check.checks])

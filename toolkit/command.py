@@ -69,7 +69,7 @@ def fine_tune(
         if is_main_process():
             evaluates = config is not None and config.evaluate.only
             what = "interrupted; nothing was written" if evaluates else "interrupted before anything was begun"
-            pipes.tell(f"\n{recipe}: {what}", sys.stderr)
+            pipes.print_line(f"\n{recipe}: {what}", sys.stderr)
         code = DEFECT
     except Exception:
         traceback.print_exc()
@@ -141,7 +141,7 @@ def settings_of(
     with redirect_stdout(sys.stdout if is_main_process() else io.StringIO()):
         given = read(config_class, arguments).values
         if given.get("evaluate.only"):
-            from toolkit.saved_run import evaluation_settings
+            from toolkit.output.saved_run import evaluation_settings
 
             words = sys.argv[1:] if arguments is None else arguments
             return evaluation_settings(config_class, description, words, recipe)
@@ -176,9 +176,9 @@ def report(recipe: str, config: Config | None, error: UserError) -> None:
         time.sleep(SECONDS_TO_SPEAK)
         return
     if is_main_process() and config is not None and config.output is not None:
-        from toolkit.output.run_folder import leave_word_of_refusal
+        from toolkit.output.run_folder import record_refusal
 
-        leave_word_of_refusal(Path(config.output), error.problems)
+        record_refusal(Path(config.output), error.problems)
     from toolkit.distributed.last_word import say_last
 
     pipes.flush()

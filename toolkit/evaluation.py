@@ -1,9 +1,6 @@
 """Exact evaluation: every sample once, whatever the number of processes and the batch size."""
 
-import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -20,32 +17,12 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.grad_cache import embed
 from toolkit.models.parameters import reshard
 from toolkit.output.console import Display
+from toolkit.output.evaluation_file import Evaluation
 from toolkit.scoring import Collector, Scored, evenly, to_host
 from toolkit.task import GlobalBatchLoss, Source, Task
 
 # Predictions that wait in a process before they are gathered and given to the metrics: a bound on memory.
 HELD_SAMPLES = 4096
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The metrics of a model, and of the trivial baseline where it was asked for."""
-
-    metrics: dict[str, float]
-    baseline: dict[str, float] = field(default_factory=dict)
-    examples: list[dict[str, Any]] = field(default_factory=list)
-    """Some samples with prediction and reference, for a reader; in the main process alone."""
-    details: Mapping[str, Any] = field(default_factory=dict)
-    """What else is to be known of all predictions together; in the main process alone."""
-
-    def as_json_lines(self) -> str:
-        """Return the samples for a reader, a line each."""
-        return "".join(json.dumps(one, ensure_ascii=False, default=as_plain) + "\n" for one in self.examples)
-
-
-def as_plain(value: Any) -> Any:
-    """Return numbers and arrays of numpy as those of Python."""
-    return value.tolist()
 
 
 class LongestFirst:

@@ -18,8 +18,9 @@ from toolkit.data.loader import LoadedMicroBatch, started
 from toolkit.distributed.counts import Counts, count_micro_batches
 from toolkit.distributed.phase import BACKWARD_PASS, COPYING, FORWARD_PASS, OPTIMIZER_STEP
 from toolkit.errors import Preempted
-from toolkit.evaluation import Evaluation, evaluate_model
+from toolkit.evaluation import evaluate_model
 from toolkit.grad_cache import GlobalBatchStep, loss_of_batch
+from toolkit.output.evaluation_file import Evaluation
 from toolkit.randomness import seed_for
 from toolkit.schedules import learning_rate
 from toolkit.step_log import StepValues

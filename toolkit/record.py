@@ -18,9 +18,9 @@ from toolkit.distributed.launch import agent
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.watchdog import Verdict
 from toolkit.errors import DEFECT, STOPPED, USER_CAN_FIX, Preempted, UserError
-from toolkit.evaluation import Evaluation
+from toolkit.output.evaluation_file import Evaluation
 from toolkit.output.provenance import versions
-from toolkit.output.run_folder import RunFolder, now, told_if_refused, write_whole
+from toolkit.output.run_folder import RunFolder, explain_disk_errors, now, write_whole
 from toolkit.train_state import TrainState
 
 
@@ -43,7 +43,7 @@ class RunRecord:
     def begin(self, state: TrainState, start: Start, summary: Mapping[str, str]) -> str | None:
         """Write down what is about to run; return what the user has to know. Until here nothing in the folder was
         changed."""
-        with told_if_refused(self.folder.path):
+        with explain_disk_errors(self.folder.path):
             remark = make_way(self.folder, start)
             self.begin_record(state, start, summary)
             # After run.json, which alone does not yet make the folder this run's.

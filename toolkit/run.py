@@ -23,17 +23,15 @@ from toolkit.distributed.phase import PREPARING, WRITING
 from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluate_only import evaluate_only
-from toolkit.evaluation import Evaluation
-from toolkit.evaluation_file import evaluation_of, weights_of_training, write_evaluation
 from toolkit.loop import train
 from toolkit.models.parameters import weights_of
 from toolkit.output.console import Console, Display, clock
+from toolkit.output.evaluation_file import Evaluation, evaluation_of, weights_of_training, write_evaluation
 from toolkit.output.ledger import Ledger
 from toolkit.output.provenance import changes, provenance
 from toolkit.output.result import Result, print_result
-from toolkit.output.run_folder import RunFolder, now, told_if_refused
-from toolkit.plan import plan
-from toolkit.plan_warnings import warnings_of, worse_than
+from toolkit.output.run_folder import RunFolder, explain_disk_errors, now
+from toolkit.plan import plan, warnings_of, worse_than
 from toolkit.prepare import prepare, whole_model
 from toolkit.record import RunRecord
 from toolkit.rehearsal.end_of_run import in_words, look_ahead, results_for_export, try_evaluation
@@ -280,7 +278,7 @@ def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunR
     trained = whole_model(state) if state.task.export is not None else None
 
     def write() -> None:
-        with told_if_refused(folder.path):
+        with explain_disk_errors(folder.path):
             write_results(state, evaluation, folder, trained)
             record.finish(state, evaluation)
             if state.config.checkpoint.keep == 0:

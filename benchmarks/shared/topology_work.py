@@ -14,9 +14,9 @@ from torch.distributed.tensor import DTensor
 
 from toolkit import BatchConfig, Config, OptimConfig, Task, TaskData
 from toolkit.distributed.runtime import Runtime
-from toolkit.evaluation import Evaluation
 from toolkit.loop import train
 from toolkit.metrics import accuracy
+from toolkit.output.evaluation_file import Evaluation
 from toolkit.prepare import prepare
 
 GLOBAL_BATCH = 16

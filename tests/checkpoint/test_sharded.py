@@ -18,7 +18,7 @@ from toolkit.config.schema import Config
 from toolkit.distributed.runtime import Runtime, start_runtime
 from toolkit.distributed.shards import all_of
 from toolkit.models.parameters import digest_of_frozen, parameter_names, weights_of
-from toolkit.verify.compare import weights_difference
+from toolkit.verify.compare_weights import weights_difference
 
 CHECKPOINT = Path("checkpoints") / "step-000001"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from toolkit.saved_run import OF_TRAINING
+from toolkit.output.saved_run import OF_TRAINING
 
 
 def changed(flags: Sequence[str], *changes: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The debugging notebook runs and finds what it claims, and what it is made of leaves no trace on a training or a kernel."""
+"""The debugging notebook finds what it claims, and its functions leave no trace on a training or a kernel."""
 
 import json
 import os
@@ -42,9 +42,9 @@ from toolkit.notebook import (
     run_with_plot,
 )
 from toolkit.notebook.batches import micro_batches_of, some_samples
-from toolkit.notebook.keeping import as_it_was, generator_states
-from toolkit.notebook.launching import followed, problems_in
+from toolkit.notebook.launching import problems_in, run_and_show
 from toolkit.notebook.learning import values_of
+from toolkit.notebook.session import as_it_was, generator_states
 from toolkit.notebook.token_losses import TokenLoss, coloured
 from toolkit.output.ledger import read_ledger
 from toolkit.output.run_folder import RunFolder, is_locked
@@ -102,8 +102,8 @@ def test_the_notebook_finds_what_it_says() -> None:
     assert found["accuracy"] > found["baseline"] + 0.2
     # To the last digit: what was tried before the run had left nothing behind.
     assert found["first"] == [begun, found["totals"][0]]
-    summed, told, counted, units = found["tokens"]
-    assert summed == pytest.approx(told, rel=1e-5)
+    summed, total, counted, units = found["tokens"]
+    assert summed == pytest.approx(total, rel=1e-5)
     assert counted == units == 3 * 64
     assert found["apart"] < 1e-5
     assert found["accuracies"][0] == found["accuracies"][1] == found["accuracy"]
@@ -269,17 +269,17 @@ def test_the_loss_of_tokens_adds_up_to_that_of_the_recipe(tmp_path: Path, object
     arguments = small_language.arguments(tmp_path, objective)
     recipe = ROOT / "recipes" / "language.py"
     training = prepared(open_recipe(recipe, " ".join([*arguments, f"--threads 1 --output {tmp_path}/run"])))
-    told = loss_per_token(training, samples=4)
-    assert sum(token.loss or 0.0 for token in told.worst) == pytest.approx(told.total, rel=1e-9)
-    assert len(told.worst) == told.units
+    shown = loss_per_token(training, samples=4)
+    assert sum(token.loss or 0.0 for token in shown.worst) == pytest.approx(shown.total, rel=1e-9)
+    assert len(shown.worst) == shown.units
     # The whole text is there, in its order, and not what hides it.
-    texts = ["".join(token.text for token in text) for text in told.texts]
+    texts = ["".join(token.text for token in text) for text in shown.texts]
     corpus = "".join(path.read_text() for path in sorted((tmp_path / "texts").iterdir()))
     inner = [text.replace("[CLS]", "").replace("[SEP]", "").strip() for text in texts]
     assert "[MASK]" not in "".join(inner)
     if objective == "causal":
-        assert [[token.loss is None for token in text].count(True) for text in told.texts] == [1] * 4
-        assert all(text[0].loss is None for text in told.texts)
+        assert [[token.loss is None for token in text].count(True) for text in shown.texts] == [1] * 4
+        assert all(text[0].loss is None for text in shown.texts)
         assert all(part in corpus for text in inner for part in text.split("\n")[1:-1])
 
 
@@ -290,11 +290,11 @@ def test_the_loss_of_a_chat_lies_on_the_replies(tmp_path: Path) -> None:
             ROOT / "recipes" / "chat.py", " ".join([*map(str, arguments), f"--threads 1 --output {tmp_path}/run"])
         )
     )
-    told = loss_per_token(training, samples=2)
-    assert sum(token.loss or 0.0 for token in told.worst) == pytest.approx(told.total, rel=1e-5)
-    assert len(told.worst) == told.units
+    shown = loss_per_token(training, samples=2)
+    assert sum(token.loss or 0.0 for token in shown.worst) == pytest.approx(shown.total, rel=1e-5)
+    assert len(shown.worst) == shown.units
     labels = some_samples(training, 2).batch["labels"]
-    for row, text in zip(labels, told.texts, strict=True):
+    for row, text in zip(labels, shown.texts, strict=True):
         wanted = training.task.decode(row[row != NOT_COUNTED].tolist())  # type: ignore[misc]
         assert "".join(token.text for token in text if token.loss is not None) == wanted
         assert any(token.loss is None for token in text)
@@ -330,7 +330,7 @@ def test_a_kernel_is_not_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(UserError, match="has used CUDA already"):
         launch(recipe, CPU, fork=True)
     assert not (tmp_path / "run").exists()
-    # Who forks it by other means is told in the fork.
+    # If the kernel is forked by other means, the fork prints the message.
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     run_here(Tiny, tiny_task, ["--threads", "1"], tmp_path / "forked").refused("forked from one that had used CUDA")
@@ -347,10 +347,11 @@ def test_what_can_not_be_launched_is_refused(tmp_path: Path) -> None:
 def test_what_the_processes_say_is_shown_and_their_refusal_understood(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    script = "print('begun', flush=True); import sys; print('\\ntiny can\\'t go on:\\n  - too small', file=sys.stderr); sys.exit(2)"
-    code, said = followed([sys.executable, "-c", script], RunFolder(tmp_path))
+    refusal = "import sys; print('\\ntiny can\\'t go on:\\n  - too small', file=sys.stderr); sys.exit(2)"
+    script = f"print('begun', flush=True); {refusal}"
+    code, lines = run_and_show([sys.executable, "-c", script], RunFolder(tmp_path))
     assert code == 2
-    assert list(problems_in(said)) == ["too small"]
+    assert list(problems_in(lines)) == ["too small"]
     assert "begun" in capfd.readouterr().out
 
 
@@ -359,12 +360,12 @@ def test_an_interrupt_asks_the_processes_to_stop_and_another_one_ends_them(tmp_p
     waiting = "import time, pathlib\nwhile not pathlib.Path({0!r}).exists(): time.sleep(0.05)\nprint('sealed')\n{1}"
     interrupt = (os.getpid(), signal.SIGINT)
     threading.Timer(0.8, os.kill, interrupt).start()
-    code, said = followed([sys.executable, "-c", waiting.format(str(folder.stop_file), "")], folder)
-    assert (code, said) == (0, ["sealed\n"])
+    code, lines = run_and_show([sys.executable, "-c", waiting.format(str(folder.stop_file), "")], folder)
+    assert (code, lines) == (0, ["sealed\n"])
     assert not folder.stop_file.exists()
     for seconds in (0.8, 1.3):
         threading.Timer(seconds, os.kill, interrupt).start()
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        followed([sys.executable, "-c", waiting.format(str(folder.stop_file), "time.sleep(60)")], folder)
+        run_and_show([sys.executable, "-c", waiting.format(str(folder.stop_file), "time.sleep(60)")], folder)
     assert time.monotonic() - begun < 30

@@ -1,4 +1,4 @@
-"""The notebook on data parallel ways, run from top to bottom: one sum, the bytes that each way sends, what goes wrong."""
+"""The notebook on data parallel ways, run from top to bottom: one sum, the bytes of each way, what goes wrong."""
 
 from typing import Any
 

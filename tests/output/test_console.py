@@ -1,4 +1,4 @@
-"""What a run says: a bar on a terminal, plain lines in a file, and nothing from the processes beside the main one."""
+"""What a run prints: a bar on a terminal, plain lines in a file, and nothing in the processes but the main one."""
 
 import io
 import json
@@ -73,9 +73,9 @@ def test_the_loss_on_a_line_is_the_mean_over_the_units_of_the_last_steps(capsys:
     with Display(Console(is_main=True), 52, every=26) as display:
         for each in rows:
             display.step(each)
-    first, told, last = capsys.readouterr().out.splitlines()
+    first, skipped, last = capsys.readouterr().out.splitlines()
     assert f"loss {(9 * 100 + 25 * 3) / (9 + 25 * 3):.4f} over 26 steps" in first
-    assert told == "step 51: the weights were left alone, its gradient is not finite"
+    assert skipped == "step 51: the weights were left alone, its gradient is not finite"
     assert f"loss {(49 * 3 + 5) / (49 * 3 + 1):.4f} over 50 steps" in last
 
 
@@ -83,11 +83,11 @@ def test_a_line_has_few_metrics_and_the_one_that_decides_the_best(capsys: pytest
     metrics = {"loss": 1.0} | {f"f1_{number}": number / 10 for number in range(9)}
     with Display(Console(is_main=True), 1, best="f1_7") as display:
         display.step(row(1, metrics))
-    told = "loss 1.0000  f1_0 0.0000  f1_1 0.1000  f1_2 0.2000  f1_7 0.7000  and 5 more"
-    assert capsys.readouterr().out.endswith(f"| evaluation: {told}\n")
+    shown = "loss 1.0000  f1_0 0.0000  f1_1 0.1000  f1_2 0.2000  f1_7 0.7000  and 5 more"
+    assert capsys.readouterr().out.endswith(f"| evaluation: {shown}\n")
 
 
-def test_a_long_evaluation_says_how_far_it_is(
+def test_a_long_evaluation_shows_its_progress(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
@@ -166,7 +166,7 @@ def test_letters_that_a_stream_does_not_know_are_printed_as_their_numbers(monkey
     console = Console(is_main=True)
     console.summary("größer", {"Spalte": "Öl"})
     console.table("", ["Maß"], [["größer"]])
-    pipes.tell("label é", sys.stdout)
+    pipes.print_line("label é", sys.stdout)
     assert b"gr\\xf6\\xdfer\n" in written.getvalue()
     assert b"Spalte  \\xd6l\n" in written.getvalue()
     assert written.getvalue().endswith(b"label \\xe9\n")

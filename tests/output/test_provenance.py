@@ -1,4 +1,4 @@
-"""What has changed between the starts of a run: it is said, written down, found by `toolkit verify`, and refused if asked."""
+"""Changes between the starts of a run are printed, recorded, found by `toolkit verify`, and refused if asked."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "version", lambda name: NEWER.get(name) or real(name))
 
 
-def test_nothing_is_said_where_nothing_has_changed(tmp_path: Path) -> None:
+def test_nothing_is_printed_where_nothing_has_changed(tmp_path: Path) -> None:
     folder = stopped(tmp_path / "run", 5)
     outcome = run(folder, "--resume", "strict").done()
     assert "was" not in outcome.output.partition("the plan")[0]
@@ -39,7 +39,7 @@ def test_nothing_is_said_where_nothing_has_changed(tmp_path: Path) -> None:
     assert "2, all with the same versions, code and kind of machine" in str(verify(folder))
 
 
-def test_other_versions_are_told_kept_and_found(
+def test_other_versions_are_printed_recorded_and_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = stopped(tmp_path / "run", 5)
@@ -60,7 +60,7 @@ def test_other_versions_are_told_kept_and_found(
 
 
 def test_a_change_is_remembered_by_the_checkpoint_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three starts, the second with other versions; run.json lost; and a run that begins at that checkpoint elsewhere."""
+    """Three starts, the second with other versions; run.json lost; a run that begins at that checkpoint elsewhere."""
     folder = stopped(tmp_path / "run", 3)
     torch = provenance.versions()["torch"]
     with monkeypatch.context() as patched:
@@ -76,11 +76,11 @@ def test_a_run_of_an_earlier_version_is_compared_as_far_as_it_tells(tmp_path: Pa
     """Such a one wrote the versions of its newest start into run.json and nothing into checkpoints."""
     before = {"versions": {"torch": "1.0.0", **{k: v for k, v in provenance.versions().items() if k != "torch"}}}
     now = {"versions": provenance.versions(), "source": {"toolkit": "b"}, "machine": "m"}
-    (said,) = provenance.changes([{"first_step": 1}, {"first_step": 6, **before}], now)
-    assert said == f"since step 6: torch was 1.0.0 and is now {provenance.versions()['torch']}"
+    (change,) = provenance.changes([{"first_step": 1}, {"first_step": 6, **before}], now)
+    assert change == f"since step 6: torch was 1.0.0 and is now {provenance.versions()['torch']}"
 
 
-def test_another_loss_in_the_recipe_is_told(tmp_path: Path) -> None:
+def test_another_loss_in_the_recipe_is_reported(tmp_path: Path) -> None:
     recipe, folder = tmp_path / "own" / "mine.py", tmp_path / "run"
     recipe.parent.mkdir()
     shutil.copy(TINY, recipe)
@@ -95,7 +95,7 @@ def test_another_loss_in_the_recipe_is_told(tmp_path: Path) -> None:
     assert "note: from step 6 on: the code of mine.py has changed" in str(verify(folder))
 
 
-def test_modules_beside_the_recipe_count_and_those_elsewhere_cost_nothing(
+def test_modules_next_to_the_recipe_count_and_those_elsewhere_cost_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whatever path the folder is found; a path is resolved only where it may lie in that folder."""

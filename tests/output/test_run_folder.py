@@ -1,4 +1,4 @@
-"""The run folder: written whole, owned by one run, and told truly by `toolkit status`."""
+"""The run folder: written whole, owned by one run, and reported by `toolkit status`."""
 
 import errno
 import fcntl
@@ -17,7 +17,7 @@ from trial import state_of
 
 from toolkit.cli import main
 from toolkit.errors import UserError
-from toolkit.output.run_folder import RunFolder, is_locked, leave_word_of_refusal, read_record, write_whole
+from toolkit.output.run_folder import RunFolder, is_locked, read_record, record_refusal, write_whole
 
 HOLD = "import sys; from pathlib import Path; from toolkit.output.run_folder import RunFolder; \
 f = RunFolder(Path(sys.argv[1])); f.claim(); print('held', flush=True); sys.stdin.read()"
@@ -61,14 +61,14 @@ def test_one_process_holds_a_folder_and_its_death_frees_it(tmp_path: Path) -> No
 
 
 def test_a_refusal_is_recorded_in_a_new_folder_and_in_no_other(tmp_path: Path) -> None:
-    leave_word_of_refusal(tmp_path / "new", ("no such file",))
+    record_refusal(tmp_path / "new", ("no such file",))
     assert read_record(tmp_path / "new")["problems"] == ["no such file"]
     assert RunFolder(tmp_path / "new").is_new()
 
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.txt").write_text("mine")
-    leave_word_of_refusal(other, ("no such file",))
+    record_refusal(other, ("no such file",))
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]
 
 
@@ -143,7 +143,7 @@ def without_locks(number: int) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
-def test_a_file_system_without_locks_is_told_and_trained_on(
+def test_a_file_system_without_locks_is_reported_and_trained_on(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fcntl, "lockf", without_locks(number))
@@ -163,7 +163,9 @@ def test_a_run_folder_that_is_deleted_under_way_is_missed(batch: int, tmp_path: 
     folder = tmp_path / "run"
     gone = acting(lambda: folder.rename(tmp_path / "gone"), training=batch)
     outcome = run(folder, "--checkpoint.every", "4", build=gone)
-    outcome.told("was deleted or replaced while the run was under way", "begins anew, since no checkpoint is there now")
+    outcome.told(
+        "was deleted or replaced while the run was under way", "begins from scratch, since no checkpoint is there now"
+    )
     assert {path.name for path in folder.iterdir()} <= {"run.json", "run.lock", "checkpoints"}
     assert read_record(folder).get("status") in (None, "refused")
 

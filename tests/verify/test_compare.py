@@ -1,4 +1,4 @@
-"""`toolkit compare A B`: where two runs part, whatever made them part, and that rounding alone is told from it."""
+"""`toolkit compare A B`: the step at which two runs diverge, whatever the reason, and that rounding is no divergence."""
 
 import json
 import shutil
@@ -21,7 +21,9 @@ from toolkit.checkpoint.format import SealedFile, digest_of_file, read_manifest,
 from toolkit.cli import main
 from toolkit.errors import UserError
 from toolkit.output.run_folder import RunFolder
-from toolkit.verify.compare import NOTABLE, TOLERANCES, coarsest, compare, relative_difference, weights_difference
+from toolkit.verify.compare import TOLERANCES, coarsest, compare
+from toolkit.verify.compare_ledgers import NOTABLE, relative_difference
+from toolkit.verify.compare_weights import weights_difference
 
 STEPS = 40
 ARGUMENTS = ["--threads", "1", "--epochs", "null", "--steps", str(STEPS), "--checkpoint.every", "10"]
@@ -59,7 +61,7 @@ def write_rows(run: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def change_weights(run: Path, step: int, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
-    """Change the weights of a checkpoint and seal it anew."""
+    """Change the weights of a checkpoint and seal it again."""
     folder = run / "checkpoints" / f"step-{step:06d}"
     manifest, path = read_manifest(folder), folder / "weights.safetensors"
     weights = load_file(path)
@@ -74,18 +76,18 @@ def change_weights(run: Path, step: int, change: Callable[[dict[str, torch.Tenso
 
 def test_a_run_is_the_same_as_itself_bit_for_bit(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(runs()), str(runs())]) == 0
-    said = capsys.readouterr().out
-    assert f"they are the same, bit for bit, up to step {STEPS}" in said
-    assert f"after step {STEPS}: the same bit for bit" in said
+    printed = capsys.readouterr().out
+    assert f"they are the same, bit for bit, up to step {STEPS}" in printed
+    assert f"after step {STEPS}: the same bit for bit" in printed
 
 
-def test_another_cut_is_the_same_up_to_rounding(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_split_is_the_same_up_to_rounding(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     comparison = compare(runs(), runs("--batch.micro", "3", "--evaluate.every", "7"))
     assert comparison.same
     assert not comparison.identical
     assert (comparison.dtype, comparison.tolerance, comparison.weights.step) == ("float64", 1e-7, STEPS)
     # The float64 network computes nothing in float32.
-    assert 0 < comparison.partings["losses"].largest < 1e-12
+    assert 0 < comparison.ledgers.divergences["losses"].largest < 1e-12
     assert 0 < comparison.weights.difference < 1e-12
     assert {key for key, _, _ in comparison.settings} == set()
     assert {key for key, _, _ in comparison.execution} == {"batch.micro", "evaluate.every", "output"}
@@ -93,24 +95,27 @@ def test_another_cut_is_the_same_up_to_rounding(runs: Runs, capsys: pytest.Captu
     assert "up to rounding, which is taken to be 1e-07 for float64" in capsys.readouterr().out
 
 
-def test_another_seed_parts_at_the_first_step(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_seed_differs_at_the_first_step(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     other = runs("--seed", "1", "--data.samples", "44")
     assert main(["compare", str(runs()), str(other)]) == 1
-    said = capsys.readouterr().out
-    assert "seed: 0 against 1" in said
-    assert "digest of train: " in said
-    assert "samples of train: 45 against 44" in said
-    assert "they part at step 1: samples, losses, gradient norms" in said
+    printed = capsys.readouterr().out
+    assert "seed: 0 against 1" in printed
+    assert "digest of train: " in printed
+    assert "samples of train: 45 against 44" in printed
+    assert "they part at step 1: samples, losses, gradient norms" in printed
 
 
-def test_another_learning_rate_parts_at_the_first_step_and_its_loss_at_the_second(runs: Runs) -> None:
+def test_another_learning_rate_differs_at_the_first_step_and_its_loss_at_the_second(runs: Runs) -> None:
     """The first loss is that of weights that nothing has changed yet."""
-    partings = compare(runs(), runs("--optim.lr", "0.05001")).partings
+    divergences = compare(runs(), runs("--optim.lr", "0.05001")).ledgers.divergences
     assert (
-        partings["learning rates"].first == partings["learning rates"].notable == partings["learning rates"].beyond == 1
+        divergences["learning rates"].first
+        == divergences["learning rates"].notable
+        == divergences["learning rates"].beyond
+        == 1
     )
-    assert partings["losses"].first == 2
-    assert partings["samples"].first is None
+    assert divergences["losses"].first == 2
+    assert divergences["samples"].first is None
 
 
 # Where they part
@@ -123,7 +128,9 @@ def test_another_learning_rate_parts_at_the_first_step_and_its_loss_at_the_secon
     share=st.one_of(st.floats(1e-14, 0.5), st.sampled_from([NOTABLE / 2, NOTABLE * 2, 5e-8, 2e-7])),
     later=st.integers(0, STEPS),
 )
-def test_the_step_at_which_a_number_parts_is_named(runs: Runs, step: int, name: str, share: float, later: int) -> None:
+def test_the_step_at_which_a_number_differs_is_named(
+    runs: Runs, step: int, name: str, share: float, later: int
+) -> None:
     """One number grows by a share of itself at one step, and by double that at a later one, if there is one."""
     kind, _, field = name.rpartition(" ")
     rows = rows_of(runs())
@@ -137,40 +144,40 @@ def test_the_step_at_which_a_number_parts_is_named(runs: Runs, step: int, name: 
         shutil.copytree(runs(), copy)
         write_rows(copy, rows)
         comparison = compare(runs(), copy)
-    parting = comparison.partings[kind]
-    assert all(other.first is None for name, other in comparison.partings.items() if name != kind)
-    assert parting.first == step
-    for found, bound in ((parting.notable, NOTABLE), (parting.beyond, TOLERANCES["float64"])):
-        # What a product of rounded numbers comes to beside the bound is anybody's guess.
+    divergence = comparison.ledgers.divergences[kind]
+    assert all(other.first is None for name, other in comparison.ledgers.divergences.items() if name != kind)
+    assert divergence.first == step
+    for found, bound in ((divergence.notable, NOTABLE), (divergence.beyond, TOLERANCES["float64"])):
+        # Close to the bound, rounding decides.
         if all(not isclose(part / (1 + part), bound, rel_tol=1e-3) for part in grown.values()):
             assert found == next((place for place, part in grown.items() if part / (1 + part) > bound), None)
     largest = max(grown.values())
-    assert parting.at == max(grown)
-    assert isclose(parting.largest, largest / (1 + largest), rel_tol=0.05)
-    assert comparison.parted == parting.beyond
+    assert divergence.at == max(grown)
+    assert isclose(divergence.largest, largest / (1 + largest), rel_tol=0.05)
+    assert comparison.diverged == divergence.beyond
 
 
 @pytest.mark.parametrize(
     ("field", "value", "kind"),
     [("fingerprint", "0" * 16, "samples"), ("samples", 7, "samples"), ("units", 7, "units")],
 )
-def test_what_is_counted_parts_at_once(pair: tuple[Path, Path], field: str, value: Any, kind: str) -> None:
+def test_a_count_that_differs_is_no_rounding(pair: tuple[Path, Path], field: str, value: Any, kind: str) -> None:
     rows = rows_of(pair[1])
     rows[12][field] = value
     write_rows(pair[1], rows)
     comparison = compare(*pair)
-    assert comparison.parted == 13
+    assert comparison.diverged == 13
     assert comparison.verdict() == f"they part at step 13: {kind}"
     assert f"{kind} " in str(comparison)
     assert "differ first at step 13" in str(comparison)
 
 
 @pytest.mark.parametrize("value", [None, "x", inf, [1]])
-def test_a_loss_that_is_no_number_parts(pair: tuple[Path, Path], value: Any) -> None:
+def test_a_loss_that_is_no_number_differs(pair: tuple[Path, Path], value: Any) -> None:
     rows = rows_of(pair[1])
     rows[12]["loss"] = None if value == inf else value
     write_rows(pair[1], rows)
-    assert compare(*pair).parted == 13
+    assert compare(*pair).diverged == 13
     assert compare(pair[1], pair[1]).same
 
 
@@ -191,9 +198,9 @@ def test_runs_are_compared_over_the_steps_that_both_have(
         comparison = compare(*places)
         code = main(["compare", *map(str, places)])
     both = first & second
-    assert comparison.common == len(both)
-    assert comparison.last_common == max(both, default=0)
-    assert comparison.ends == (max(first, default=0), max(second, default=0))
+    assert comparison.ledgers.common == len(both)
+    assert comparison.ledgers.last_common == max(both, default=0)
+    assert comparison.ledgers.ends == [max(first, default=0), max(second, default=0)]
     assert comparison.same == bool(both)
     assert code == (0 if both else 1)
     assert ("nothing can be said" in comparison.verdict()) == (not both)
@@ -203,9 +210,9 @@ def test_rows_up_to_a_step_alone(pair: tuple[Path, Path]) -> None:
     rows = rows_of(pair[1])
     rows[12]["loss"] *= 2
     write_rows(pair[1], rows)
-    assert compare(*pair, last=13).partings["losses"].first == 13
-    assert compare(*pair, last=12).partings["losses"].first is None
-    assert compare(*pair, last=12).common == 12
+    assert compare(*pair, last=13).ledgers.divergences["losses"].first == 13
+    assert compare(*pair, last=12).ledgers.divergences["losses"].first is None
+    assert compare(*pair, last=12).ledgers.common == 12
 
 
 # Weights
@@ -258,16 +265,16 @@ def test_the_newest_step_of_which_both_have_a_valid_checkpoint_is_taken(pair: tu
 
 
 @pytest.mark.parametrize(("factor", "same"), [(1 + 1e-9, True), (1 + 1e-5, False)])
-def test_weights_that_part_are_told(pair: tuple[Path, Path], factor: float, same: bool) -> None:
+def test_weights_that_differ_are_reported(pair: tuple[Path, Path], factor: float, same: bool) -> None:
     change_weights(pair[1], STEPS, lambda weights: weights["inner.weight"].mul_(factor))
     comparison = compare(*pair)
     assert comparison.same == same
     assert not comparison.identical
-    assert comparison.parted == (None if same else STEPS)
+    assert comparison.diverged == (None if same else STEPS)
     assert ("they part at step 40: weights" in str(comparison)) == (not same)
 
 
-def test_other_tensors_are_told(pair: tuple[Path, Path]) -> None:
+def test_other_tensors_are_reported(pair: tuple[Path, Path]) -> None:
     change_weights(pair[1], STEPS, lambda weights: weights.pop("inner.weight"))
     assert "they have other tensors: inner.weight" in str(compare(*pair))
     assert not compare(*pair).same
@@ -307,11 +314,11 @@ def test_dropout_is_named_where_the_number_of_processes_differs(runs: Runs, tmp_
     write_rows(run.path, rows)
     assert compare(source, run.path).verdict() == "they part at step 5: losses"
     run.update(topology=[{**run.record()["topology"][0], "processes": 2}])
-    said = compare(source, run.path).verdict()
-    assert said == "they part at step 5: losses; dropout 0.2: numbers repeat on the same topology only"
+    printed = compare(source, run.path).verdict()
+    assert printed == "they part at step 5: losses; dropout 0.2: numbers repeat on the same topology only"
 
 
-def test_versions_and_topologies_are_told(pair: tuple[Path, Path]) -> None:
+def test_versions_and_topologies_are_reported(pair: tuple[Path, Path]) -> None:
     run = RunFolder(pair[1])
     record = run.record()
     first = record["topology"][0]
@@ -319,9 +326,9 @@ def test_versions_and_topologies_are_told(pair: tuple[Path, Path]) -> None:
         versions={**record["versions"], "torch": "1.0"},
         topology=[first, {**first, "processes": 2, "first_step": 11}],
     )
-    said = str(compare(*pair))
-    assert f"torch: {record['versions']['torch']} against 1.0" in said
-    assert "then 2 process(es), cpu, mixed precision no, 1 thread(s) from step 11" in said
+    printed = str(compare(*pair))
+    assert f"torch: {record['versions']['torch']} against 1.0" in printed
+    assert "then 2 process(es), cpu, mixed precision no, 1 thread(s) from step 11" in printed
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False))

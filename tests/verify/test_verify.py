@@ -23,7 +23,7 @@ from toolkit.errors import UserError
 from toolkit.output.ledger import LedgerEnd, chained
 from toolkit.output.run_folder import RunFolder, sealed_folders
 from toolkit.verify.check import verify
-from toolkit.verify.evidence import AT_ONCE, recomputed, samples_in
+from toolkit.verify.check_ledger import HASHED_AT_ONCE, recompute_fingerprints, samples_in
 from toolkit.verify.recipe_file import load_recipe
 
 STEPS = 60
@@ -76,10 +76,10 @@ def lines_of(run: RunFolder) -> list[bytes]:
 
 def wrong(run: RunFolder) -> set[str]:
     """Return the names of the checks that found something."""
-    return {result.what for result in verify(run.path).results if result.problems}
+    return {result.name for result in verify(run.path).results if result.problems}
 
 
-def link_anew(run: RunFolder, lines: list[bytes]) -> None:
+def link_again(run: RunFolder, lines: list[bytes]) -> None:
     """Write a ledger whose links fit, and have run.json tell of its end."""
     link, written = "", []
     for line in lines:
@@ -98,7 +98,7 @@ def test_a_run_that_nobody_altered_is_sound(finished: Path, died: Path) -> None:
         report = verify(folder)
         assert report.problems == ()
         # Nothing was left out: all that can be checked was.
-        assert {result.what for result in report.results if not result.checked} <= {"end of the ledger"}
+        assert {result.name for result in report.results if not result.checked} <= {"end of the ledger"}
         assert says in str(report)
     assert "it has died" in str(verify(died))
 
@@ -165,17 +165,15 @@ def test_an_altered_field_of_any_row_is_found_and_its_step_is_named(finished: Pa
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_a_ledger_that_was_altered_and_linked_anew_is_given_away_by_the_checkpoints(
-    finished: Path, data: st.DataObject
-) -> None:
-    """Whoever alters a row may write all links anew, and the end in run.json; the seals still tell, but for the row after them."""
+def test_the_checkpoints_show_that_a_ledger_was_altered_and_linked_again(finished: Path, data: st.DataObject) -> None:
+    """Even if all links and the end in run.json are rewritten too, the seals show it, but for the rows after them."""
     with copy_of(finished) as run:
         lines = lines_of(run)
         place = data.draw(st.integers(0, STEPS - 2))
         row = json.loads(lines[place])
         row["loss"] = data.draw(other_value(row["loss"]))
         lines[place] = json.dumps(row).encode() + b"\n"
-        link_anew(run, lines)
+        link_again(run, lines)
         assert "step-000060" in wrong(run)
 
 
@@ -209,7 +207,7 @@ def test_a_row_that_is_missing_doubled_or_elsewhere_is_found(finished: Path, dat
             assert {"ledger", "links of the ledger"} <= found
         # Again, with links that fit.
         if what not in ("emptied", "garbled"):
-            link_anew(run, lines)
+            link_again(run, lines)
             assert "ledger" in wrong(run) or (what == "missing" and place == STEPS - 1 and "run.json" in wrong(run))
 
 
@@ -234,7 +232,7 @@ def test_any_altered_byte_of_ledger_or_checkpoints_is_found(finished: Path, data
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_a_checkpoint_that_is_cut_short_or_lacks_a_file_is_found(finished: Path, data: st.DataObject) -> None:
+def test_a_checkpoint_that_is_truncated_or_has_a_file_missing_is_found(finished: Path, data: st.DataObject) -> None:
     with copy_of(finished) as run:
         path = data.draw(st.sampled_from(sealed_files(run)))
         content = path.read_bytes()
@@ -264,13 +262,13 @@ def test_the_chain_of_checkpoints_may_have_gaps_and_no_loops(finished: Path) -> 
     with copy_of(finished) as run:
         manifests = [json.loads((path / "manifest.json").read_text()) for path in sealed_folders(run.checkpoints)]
         assert manifests[0]["previous"] == manifests[1]["seal"]
-        seal_anew(run.checkpoints / "step-000060", previous=manifests[2]["seal"])
+        seal_again(run.checkpoints / "step-000060", previous=manifests[2]["seal"])
         assert wrong(run) == {"chain of checkpoints"}
-        seal_anew(run.checkpoints / "step-000060", previous=None)
+        seal_again(run.checkpoints / "step-000060", previous=None)
         assert wrong(run) == {"chain of checkpoints"}
 
 
-def seal_anew(checkpoint: Path, **changes: Any) -> None:
+def seal_again(checkpoint: Path, **changes: Any) -> None:
     """Change a manifest and seal it, as nobody but a test does."""
     from toolkit.checkpoint.format import read_manifest, write_manifest
 
@@ -311,21 +309,23 @@ def test_a_data_file_that_changed_is_named(finished: Path, damage: str) -> None:
 @settings(max_examples=40, deadline=None)
 @given(
     samples=st.integers(1, 3000),
-    size=st.one_of(st.integers(1, 70), st.just(AT_ONCE + 1)),
+    size=st.one_of(st.integers(1, 70), st.just(HASHED_AT_ONCE + 1)),
     seed=st.integers(0, 2**40),
     steps=st.lists(st.integers(1, 4000), min_size=1, max_size=20, unique=True).map(sorted),
 )
 def test_many_steps_at_once_have_the_fingerprints_of_each(samples: int, size: int, seed: int, steps: list[int]) -> None:
     order = ShuffledOrder(samples, size, seed)
     batches = {step: order.global_batch(step - 1) for step in steps}
-    assert dict(recomputed(order, steps)) == {step: f"{fingerprint(ids):016x}" for step, ids in batches.items()}
+    assert dict(recompute_fingerprints(order, steps)) == {
+        step: f"{fingerprint(ids):016x}" for step, ids in batches.items()
+    }
     assert [samples_in(order, step) for step in steps] == [len(ids) for ids in batches.values()]
 
 
 def test_an_epoch_of_more_samples_than_fit_is_computed_in_parts() -> None:
-    order = ShuffledOrder(3 * AT_ONCE + 5, 1000, 7)
+    order = ShuffledOrder(3 * HASHED_AT_ONCE + 5, 1000, 7)
     steps = [1, 65, 66, 131, 132, 197, order.steps_per_epoch, order.steps_per_epoch + 1, 2 * order.steps_per_epoch]
-    for step, mark in recomputed(order, steps):
+    for step, mark in recompute_fingerprints(order, steps):
         assert mark == f"{fingerprint(order.global_batch(step - 1)):016x}"
 
 
@@ -375,7 +375,7 @@ def test_the_first_steps_with_other_samples_are_named_and_counted(finished: Path
             row = json.loads(lines[step - 1])
             row["fingerprint"] = "0" * 16
             lines[step - 1] = json.dumps(row).encode() + b"\n"
-        link_anew(run, lines)
+        link_again(run, lines)
         problems = verify(run.path).problems
         assert any(text.startswith("samples: step 17, 18, 30, 31, 32 and 2 more: other samples") for text in problems)
 
@@ -411,7 +411,7 @@ TORN = [b"", b"\0", b"[", b"{}", b"[" * 5000, b"null", b'{"step": []}\n', b"\xff
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_a_damaged_folder_is_told_about_and_never_raises(finished: Path, data: st.DataObject) -> None:
+def test_a_damaged_folder_is_reported_and_raises_nothing(finished: Path, data: st.DataObject) -> None:
     with copy_of(finished) as run:
         files = sorted(path for path in run.path.rglob("*") if path.is_file() and path.parent.name != "model")
         damaged = data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=4, unique=True))
@@ -510,7 +510,7 @@ def test_a_run_that_goes_on_from_elsewhere_is_sound(moved: Callable[[bool], Path
     assert "60 rows, steps 1 to 60" in str(report)
 
 
-def test_a_ledger_that_begins_later_is_told_as_such(moved: Callable[[bool], Path]) -> None:
+def test_a_ledger_that_begins_later_is_reported_as_such(moved: Callable[[bool], Path]) -> None:
     folder = moved(False)
     run, source = RunFolder(folder), folder.parent / "source"
     report = verify(folder)
@@ -588,7 +588,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_recipe_is_loaded_with_what_lies_beside_it_and_does_not_start(tmp_path: Path) -> None:
+def test_a_recipe_is_loaded_with_the_modules_next_to_it_and_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("SAMPLES = 3\nclass Source:\n    def __len__(self): return SAMPLES\n")
     (tmp_path / "mine.py").write_text(RECIPE)
     config_class, build = load_recipe(tmp_path / "mine.py")
@@ -642,9 +642,9 @@ def test_the_command_prints_every_problem_and_returns_the_code(
         run.ledger_file.unlink()
         (run.checkpoints / "step-000056" / "state.json").unlink()
         assert main(["verify", str(run.path)]) == 1
-        said = capsys.readouterr().out
-        assert "ledger.jsonl can't be read (No such file or directory)" in said
-        assert "step-000056           its file state.json is missing" in said
+        printed = capsys.readouterr().out
+        assert "ledger.jsonl can't be read (No such file or directory)" in printed
+        assert "step-000056           its file state.json is missing" in printed
 
 
 def test_arguments_that_do_not_go_together_are_refused(finished: Path) -> None:
@@ -658,9 +658,9 @@ def test_status_follows_the_ledger_of_a_run_under_way(died: Path, capsys: pytest
     with copy_of(died) as run:
         run.update(repeated=7)
         assert main(["status", str(run.path)]) == 1
-        said = capsys.readouterr().out
-        assert "58 (epoch 9.67) of 60; the newest checkpoint is of step 56" in said
-        assert "7 step(s) were done again" in said
+        printed = capsys.readouterr().out
+        assert "58 (epoch 9.67) of 60; the newest checkpoint is of step 56" in printed
+        assert "7 step(s) were done again" in printed
         # Half a row is still being written.
         with run.ledger_file.open("ab") as file:
             file.write(b'{"step": 59, "epo')
@@ -668,9 +668,9 @@ def test_status_follows_the_ledger_of_a_run_under_way(died: Path, capsys: pytest
         assert "58 (epoch 9.67) of 60" in capsys.readouterr().out
         run.update(status="preempted", reason="SIGTERM to process 1")
         assert main(["status", str(run.path)]) == 75
-        said = capsys.readouterr().out
-        assert "SIGTERM to process 1" in said
-        assert "56 (epoch" in said
+        printed = capsys.readouterr().out
+        assert "SIGTERM to process 1" in printed
+        assert "56 (epoch" in printed
 
 
 def test_the_lines_of_a_ledger_are_compared_as_they_are_written(finished: Path) -> None:

@@ -1,4 +1,4 @@
-"""`toolkit verify --resume RECIPE`: it certifies a recipe that goes on as if nothing had happened, and no other."""
+"""`toolkit verify --resume RECIPE`: it a recipe passes if it resumes as if nothing had happened, and only then."""
 
 import json
 import subprocess
@@ -18,13 +18,13 @@ from trial import run_here
 from toolkit.cli import main
 from toolkit.errors import UserError
 from toolkit.output.run_folder import RunFolder
+from toolkit.verify.recipe_run import RecipeRuns
 from toolkit.verify.resume_check import ResumeCheck, check_resume, verify_resume
-from toolkit.verify.trials import Trial
 
 STEPS = 24
 ARGUMENTS = ["--threads", "1", "--epochs", "null", "--steps", str(STEPS)]
 
-# A recipe that does not train, for what is told when one does not do what it should.
+# A recipe that does not train, for the messages about one that does not do what it should.
 SCRIPT = """
 import json, subprocess, sys, time
 from pathlib import Path
@@ -45,14 +45,14 @@ def end(status, step):
 # Real processes
 
 
-def test_a_recipe_with_dropout_is_certified_bit_for_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_with_dropout_resumes_bit_for_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The whole command: three runs in processes of their own, one of them killed in the midst."""
     place = tmp_path / "kept"
     own = ["--threads", "1", "--model.flaw", "dropout", "--evaluate.every", "70"]
     assert main(["verify", "--resume", str(TINY), "--steps", "240", "--output", str(place), "--", *own]) == 0
-    said = capsys.readouterr().out
-    assert said.count("bit for bit  ok") == 5
-    assert "as if nothing had happened\n" in said
+    printed = capsys.readouterr().out
+    assert printed.count("bit for bit  ok") == 5
+    assert "as if nothing had happened\n" in printed
     # It was killed indeed, and went on from a checkpoint.
     record = RunFolder(place / "resumed").record()
     assert [start["first_step"] for start in record["topology"]] == [1, record["topology"][1]["first_step"]]
@@ -63,15 +63,15 @@ def test_a_recipe_with_dropout_is_certified_bit_for_bit(tmp_path: Path, capsys: 
     assert "every 40 steps" not in (place / "undisturbed.log").read_text()
 
 
-def test_a_recipe_is_certified_on_another_number_of_processes() -> None:
-    said: list[str] = []
+def test_a_recipe_resumes_on_another_number_of_processes() -> None:
+    messages: list[str] = []
     arguments = ["--threads", "1", "--evaluate.every", "70"]
-    resume_check = verify_resume(TINY, arguments, steps=240, then=2, say=said.append)
+    resume_check = verify_resume(TINY, arguments, steps=240, then=2, on_progress=messages.append)
     assert resume_check.holds
     assert resume_check.processes == (1, 2)
     # Steps were done that no checkpoint knew of, and they were done again.
     assert resume_check.repeated >= resume_check.killed_at - resume_check.resumed_after > 0
-    assert [check.what for check in resume_check.checks if check.allowed == "0, bit for bit"] == [
+    assert [check.name for check in resume_check.checks if check.allowed == "0, bit for bit"] == [
         "fingerprints",
         "learning rates",
     ]
@@ -79,10 +79,10 @@ def test_a_recipe_is_certified_on_another_number_of_processes() -> None:
     assert {check.allowed for check in resume_check.checks[-3:]} == {"1e-07"}
     # Nothing is kept of what holds.
     assert resume_check.folder is None
-    assert "the same command on 2 process(es)" in said[-1]
+    assert "the same command on 2 process(es)" in messages[-1]
 
 
-# What is certified, of runs in this process that fail in the midst and go on
+# What is checked, of runs in this process that fail in between and go on
 
 
 class Failing:
@@ -114,7 +114,7 @@ class Failing:
         return replace(built, loss=loss)
 
 
-def certified(
+def resumed_in_process(
     place: Path,
     *arguments: str,
     altered: Callable[[int, torch.Tensor], torch.Tensor] | None = None,
@@ -128,14 +128,14 @@ def certified(
     again = [*flags, "--checkpoint.every", "6"]
     assert run_here(Tiny, failing.task, again, place / "resumed").code == 1
     run_here(Tiny, failing.task, [*again, *settings], place / "resumed").done()
-    trial = Trial(TINY, arguments, STEPS, place)
-    return check_resume(trial, 14, processes, place)
+    runs = RecipeRuns(TINY, arguments, STEPS, place)
+    return check_resume(runs, 14, processes)
 
 
 def holds(resume_check: ResumeCheck) -> dict[str, list[bool | None]]:
     found: dict[str, list[bool | None]] = {}
     for check in resume_check.checks:
-        found.setdefault(check.what, []).append(check.holds)
+        found.setdefault(check.name, []).append(check.holds)
     return found
 
 
@@ -143,7 +143,7 @@ NUMBERS = ("losses", "gradient norms", "weights")
 
 
 def test_what_goes_on_as_if_nothing_had_happened_holds(tmp_path: Path) -> None:
-    resume_check = certified(tmp_path)
+    resume_check = resumed_in_process(tmp_path)
     assert resume_check.holds
     # Of the steps 13 and 14 one had its row already: rows come two steps later.
     assert (resume_check.resumed_after, resume_check.repeated) == (12, 1)
@@ -152,7 +152,7 @@ def test_what_goes_on_as_if_nothing_had_happened_holds(tmp_path: Path) -> None:
 
 def test_a_state_that_no_checkpoint_knows_of_is_found(tmp_path: Path) -> None:
     """A loss that depends on how often it was called: after the kill it counts from the beginning."""
-    resume_check = certified(tmp_path, altered=lambda calls, loss: loss * (1 + 1e-12 * calls))
+    resume_check = resumed_in_process(tmp_path, altered=lambda calls, loss: loss * (1 + 1e-12 * calls))
     assert not resume_check.holds
     found = holds(resume_check)
     assert [found[name] for name in NUMBERS] == [[False]] * 3
@@ -164,14 +164,16 @@ def test_a_state_that_no_checkpoint_knows_of_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("share", "expected"), [(1e-11, True), (1e-4, False)])
 def test_on_another_number_of_processes_only_rounding_is_allowed(tmp_path: Path, share: float, expected: bool) -> None:
-    resume_check = certified(tmp_path, altered=lambda calls, loss: loss * (1 + share * calls), processes=(1, 2))
+    resume_check = resumed_in_process(
+        tmp_path, altered=lambda calls, loss: loss * (1 + share * calls), processes=(1, 2)
+    )
     assert resume_check.holds == expected
     assert [holds(resume_check)[name] for name in NUMBERS] == [[expected]] * 3
     assert "rounding is taken to be 1e-07, for float64" in resume_check.remarks
 
 
 def test_with_dropout_and_another_number_of_processes_only_what_came_before_is_claimed(tmp_path: Path) -> None:
-    resume_check = certified(
+    resume_check = resumed_in_process(
         tmp_path,
         *("--model.flaw", "dropout"),
         altered=lambda calls, loss: loss * (1 + 0.1 * calls),
@@ -187,43 +189,43 @@ def test_with_dropout_and_another_number_of_processes_only_what_came_before_is_c
 
 def test_with_dropout_what_came_before_has_to_be_equal(tmp_path: Path) -> None:
     """Here the run that was killed differed from its first step on."""
-    certified(tmp_path, "--model.flaw", "dropout")
+    resumed_in_process(tmp_path, "--model.flaw", "dropout")
     ledger = tmp_path / "undisturbed" / "ledger.jsonl"
     rows = [json.loads(line) for line in ledger.read_text().splitlines()]
     rows[3]["loss"] *= 1 + 1e-15
     ledger.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    resume_check = check_resume(Trial(TINY, [], STEPS, tmp_path), 14, (1, 2), tmp_path)
+    resume_check = check_resume(RecipeRuns(TINY, [], STEPS, tmp_path), 14, (1, 2))
     assert holds(resume_check)["losses"] == [False, None]
     assert not resume_check.holds
 
 
 def test_three_processes_may_add_up_in_another_order(tmp_path: Path) -> None:
-    resume_check = certified(tmp_path, processes=(3, 3))
+    resume_check = resumed_in_process(tmp_path, processes=(3, 3))
     assert "compared up to rounding" in resume_check.remarks[0]
     assert {check.allowed for check in resume_check.checks[-3:]} == {"1e-07"}
 
 
-def test_a_run_that_began_anew_or_lost_a_row_is_not_certified(tmp_path: Path) -> None:
-    certified(tmp_path)
-    trial, run = Trial(TINY, [], STEPS, tmp_path), RunFolder(tmp_path / "resumed")
+def test_a_run_that_began_from_scratch_or_lost_a_row_does_not_pass(tmp_path: Path) -> None:
+    resumed_in_process(tmp_path)
+    runs, run = RecipeRuns(TINY, [], STEPS, tmp_path), RunFolder(tmp_path / "resumed")
     lines = run.ledger_file.read_bytes().splitlines(keepends=True)
     run.ledger_file.write_bytes(b"".join([*lines[:5], *lines[6:]]))
-    resume_check = check_resume(trial, 14, (1, 1), tmp_path)
+    resume_check = check_resume(runs, 14, (1, 1))
     assert holds(resume_check)["run folder"] == [False]
     assert any("missing: step 6" in remark for remark in resume_check.remarks)
     run.ledger_file.write_bytes(b"".join(lines))
-    assert check_resume(trial, 14, (1, 1), tmp_path).holds
+    assert check_resume(runs, 14, (1, 1)).holds
     run.update(topology=[{**run.record()["topology"][0], "first_step": 1}])
-    resume_check = check_resume(trial, 14, (1, 1), tmp_path)
-    assert any("it began anew" in remark for remark in resume_check.remarks)
+    resume_check = check_resume(runs, 14, (1, 1))
+    assert any("it began from scratch" in remark for remark in resume_check.remarks)
     assert not resume_check.holds
 
 
-def test_weights_of_another_step_certify_nothing(tmp_path: Path) -> None:
-    certified(tmp_path)
+def test_weights_of_another_step_do_not_pass(tmp_path: Path) -> None:
+    resumed_in_process(tmp_path)
     state = tmp_path / "undisturbed" / "checkpoints" / f"step-{STEPS:06d}" / "state.json"
     state.write_bytes(state.read_bytes()[:-1])
-    resume_check = check_resume(Trial(TINY, [], STEPS, tmp_path), 14, (1, 1), tmp_path)
+    resume_check = check_resume(RecipeRuns(TINY, [], STEPS, tmp_path), 14, (1, 1))
     assert holds(resume_check)["weights"] == [False]
 
 
@@ -239,13 +241,13 @@ def test_the_last_words_of_a_recipe_that_fails_are_passed_on(tmp_path: Path, cap
     lines = "\n".join(f"print('line {number}')" for number in range(30))
     path = script(tmp_path / "failing.py", f"{lines}\nsys.exit('no such table')")
     assert main(["verify", "--resume", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert "did not come to its end (exit code 1)" in said
-    assert said.endswith("line 29\n    no such table\n")
-    assert "line 10\n" not in said
+    printed = capsys.readouterr().err
+    assert "did not come to its end (exit code 1)" in printed
+    assert printed.endswith("line 29\n    no such table\n")
+    assert "line 10\n" not in printed
 
 
-def test_a_recipe_that_trains_fewer_steps_than_it_was_told_is_refused(tmp_path: Path) -> None:
+def test_a_recipe_that_trains_fewer_steps_than_it_was_given_is_refused(tmp_path: Path) -> None:
     path = script(tmp_path / "short.py", "end('finished', 29)")
     with pytest.raises(UserError, match="did not come to its end"):
         verify_resume(path)
@@ -257,7 +259,7 @@ def test_a_run_that_is_over_before_it_can_be_killed_asks_for_more_steps(tmp_path
         verify_resume(path)
 
 
-def test_a_run_that_fails_before_it_can_be_killed_is_told_as_such(tmp_path: Path) -> None:
+def test_a_run_that_fails_before_it_can_be_killed_is_reported(tmp_path: Path) -> None:
     body = "if folder.name == 'resumed': sys.exit('no memory left')\nend('finished', 30)"
     with pytest.raises(UserError, match="no memory left"):
         verify_resume(script(tmp_path / "later.py", body))
@@ -280,8 +282,8 @@ time.sleep(300)
 """
     place = tmp_path / "place"
     place.mkdir()
-    trial = Trial(script(tmp_path / "patient.py", body), [], 30, place)
-    assert trial.until_killed("resumed", 1) == 6
+    runs = RecipeRuns(script(tmp_path / "patient.py", body), [], 30, place)
+    assert runs.run_until_killed("resumed", 1) == 6
     # Not before there was a step after the checkpoint.
     assert RunFolder(place / "resumed").record()["status"] == "running"
     assert not alive(int((tmp_path / "child").read_text()))
@@ -345,7 +347,7 @@ def test_arguments_that_can_not_be_are_refused_together(tmp_path: Path, capsys: 
     (full / "thesis.txt").write_text("mine")
     words = ["--steps", "3", "--then", "0", "--output", str(full), "--", "--epochs", "5", "--checkpoint.every=2"]
     assert main(["verify", "--resume", str(tmp_path / "nowhere.py"), *words]) == 2
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     for part in (
         "there is no recipe",
         "--steps is 3",
@@ -354,7 +356,7 @@ def test_arguments_that_can_not_be_are_refused_together(tmp_path: Path, capsys: 
         "--epochs is given",
         "--checkpoint.every is",
     ):
-        assert part in said
+        assert part in printed
     assert [path.name for path in full.iterdir()] == ["thesis.txt"]
 
 

@@ -13,7 +13,7 @@ from toolkit.config.yaml import as_mapping, differing
 from toolkit.distributed.launch import agent
 from toolkit.errors import UserError
 from toolkit.output.ledger import LedgerEnd, check_end
-from toolkit.output.run_folder import RunFolder, read_record, sealed_folders, step_of
+from toolkit.output.run_folder import RunFolder, begun_in, read_record, sealed_folders, step_of
 from toolkit.schedules import same_rates
 
 Differences = list[tuple[str, Any, Any]]
@@ -306,13 +306,6 @@ def check_state(
             "or start a new run with --output"
         )
     check_length(config, state["step"], state["total_steps"], total_steps)
-
-
-def begun_in(record: Mapping[str, Any]) -> str | None:
-    """Return the folder in which the newest start of a run was made, if it was written down."""
-    starts = record.get("topology") or [{}]
-    folder = starts[-1].get("folder")
-    return folder if isinstance(folder, str) else None
 
 
 def check_data(digests: Mapping[str, str | None], before: Mapping[str, str | None], when: str) -> None:

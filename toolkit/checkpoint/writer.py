@@ -113,7 +113,7 @@ class Writer(ABC):
         ]
         if pageable and not self.told_of_pageable:
             self.told_of_pageable = True
-            pipes.tell(
+            pipes.print_line(
                 f"the system refused to pin {in_bytes(sum(pageable))} of host memory for the copy of a checkpoint; "
                 "ordinary memory is used, and training stands still for longer at each checkpoint",
                 sys.stderr,
@@ -208,7 +208,7 @@ class Saver(Writer):
         try:
             try:
                 self.folder.check_is_there()
-                self.ledger.bring_to_disk()
+                self.ledger.sync()
             except (OSError, UserError):
                 self.discard(step, others)
                 raise

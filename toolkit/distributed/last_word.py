@@ -42,7 +42,7 @@ def say_last(text: str, stream: TextIO) -> None:
     launcher = os.getppid()
     repeated = prints_trace() and is_same_output(launcher) and say_after(launcher, text)
     if not (repeated and stream.isatty() and is_of_a_shell(launcher)):
-        pipes.tell(text, stream)
+        pipes.print_line(text, stream)
 
 
 def say_after(launcher: int, text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Several processes started from a notebook: a command of its own, as in a terminal, not a fork of the kernel."""
+"""Start several processes from a notebook with `accelerate launch`, as in a terminal, not as a fork of the kernel."""
 
 import os
 import subprocess
@@ -12,10 +12,10 @@ import torch
 from toolkit.claim import finished_result
 from toolkit.config.yaml import to_yaml
 from toolkit.errors import Preempted, UserError
-from toolkit.notebook.kernel import SET_BY_A_LAUNCHER
-from toolkit.notebook.opening import Recipe
+from toolkit.notebook.session import Recipe
 from toolkit.output.result import Result
 from toolkit.output.run_folder import RunFolder
+from toolkit.verify.recipe_run import without_launcher
 
 SECONDS_TO_END = 40.0
 
@@ -23,26 +23,26 @@ SECONDS_TO_END = 40.0
 def launch(recipe: Recipe, config_file: str | Path, processes: int = 2, *, fork: bool = False) -> Result:
     """Run a recipe in several processes with `accelerate launch`, show what it prints, and return its result.
 
-    Interrupting the kernel once asks the run to stop with a sealed checkpoint, twice ends it. It is a program of its own: when the
-    kernel is restarted it goes on (a file STOP in its run folder stops it).
+    Interrupting the kernel once asks the run to stop with a sealed checkpoint, twice ends it. It is a separate program:
+    when the kernel is restarted it goes on (a file STOP in its run folder stops it).
 
     Args:
         recipe: what `open_recipe` returned.
         config_file: a launch file, such as accelerate_configs/cpu.yaml.
         processes: how many, on this machine.
-        fork: refused, always with the reason that holds here; `accelerate.notebook_launcher` would fork.
+        fork: always refused, with the reason that holds here; `accelerate.notebook_launcher` would fork.
 
     Raises:
         UserError: what the command refuses, or a recipe without a file, or `fork`.
         Preempted: the run stopped on request.
-        RuntimeError: it failed; what it said is in the output.
+        RuntimeError: it failed; its messages are in the output.
     """
     if fork:
-        raise UserError(*reasons_against_fork())
+        raise UserError(reason_against_fork())
     if recipe.path is None:
         raise UserError(
-            f"the recipe {recipe.name} is written in this notebook, and other processes can't see it; save it as a file and open that "
-            "with open_recipe"
+            f"the recipe {recipe.name} is written in this notebook, and other processes can't see it; save it as a "
+            "file and open that with open_recipe"
         )
     if not Path(config_file).is_file():
         raise UserError(f"there is no launch file {config_file}; name one of accelerate_configs/, such as cpu.yaml")
@@ -52,12 +52,10 @@ def launch(recipe: Recipe, config_file: str | Path, processes: int = 2, *, fork:
         settings.write_text(to_yaml(recipe.config), encoding="utf-8")
         words = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config_file)]
         words += ["--num_processes", str(processes), "--main_process_port", "0"]
-        code, said = followed([*words, str(recipe.path), "--config", str(settings)], folder)
-    problems = list(problems_in(said))
-    result = finished_result(folder) if code == 0 else None
-    if result is not None:
+        code, lines = run_and_show([*words, str(recipe.path), "--config", str(settings)], folder)
+    if code == 0 and (result := finished_result(folder)) is not None:
         return result
-    if problems:
+    if problems := list(problems_in(lines)):
         raise UserError(*problems)
     record = folder.record()
     if record.get("status") == "preempted":
@@ -65,64 +63,61 @@ def launch(recipe: Recipe, config_file: str | Path, processes: int = 2, *, fork:
     raise RuntimeError(f"{recipe.name} failed in its own processes (exit code {code}); what it said is above")
 
 
-def reasons_against_fork() -> list[str]:
-    """Return why the kernel may not be forked, as it stands now.
+def reason_against_fork() -> str:
+    """Return why the kernel may not be forked in its present state.
 
-    A fork copies the memory of the kernel and one of its threads. CUDA can't be used in the copy once it was used in the original;
-    and the threads that torch computes with on CPU are not in the copy: one that computes in several threads, after the kernel
-    did, waits for them for ever.
+    A fork copies the memory of the kernel and one of its threads. If the kernel has used CUDA, the copy can't. And the
+    copy has none of the threads that torch computes with on CPU: if the kernel has computed in several threads, the
+    copy waits for them for ever when it does.
     """
-    way = "leave fork out: launch() starts the processes as a program of its own, which inherits nothing"
+    remedy = "leave fork out: launch() starts the processes as a program of its own, which inherits nothing"
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return [
-            "fork was asked for, but this kernel has used CUDA already (something is or was on the GPU), and CUDA does not work in a "
-            f"fork of a process that has used it; {way}"
-        ]
-    return [
-        "fork was asked for, but a fork of this kernel lacks the threads that torch has started in it, and may wait for them for "
-        f"ever; {way}"
-    ]
-
-
-def followed(words: list[str], folder: RunFolder) -> tuple[int, list[str]]:
-    """Run a command, print what it prints as it comes, and return its exit code and its lines."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        # A kernel is no process of a launcher, and the threads that were set for one process are not those of two.
-        if name not in (*SET_BY_A_LAUNCHER, "OMP_NUM_THREADS") and not name.startswith("TORCHELASTIC_")
-    }
-    said: list[str] = []
-    # A group of its own: an interrupt of the kernel goes to the kernel's whole group, and would come to the processes twice.
-    command = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=kept, process_group=0
+        return (
+            "fork was asked for, but this kernel has used CUDA already (something is or was on the GPU), and CUDA does "
+            f"not work in a fork of a process that has used it; {remedy}"
+        )
+    return (
+        "fork was asked for, but a fork of this kernel lacks the threads that torch has started in it, and may wait "
+        f"for them for ever; {remedy}"
     )
-    asked = False
+
+
+def run_and_show(words: list[str], folder: RunFolder) -> tuple[int, list[str]]:
+    """Run a command, print its output as it comes, and return its exit code and the lines."""
+    environment = without_launcher(os.environ)
+    # The threads that were set for one process are not those of two.
+    environment.pop("OMP_NUM_THREADS", None)
+    lines: list[str] = []
+    # An interrupt goes to the whole process group of the kernel. In a group of their own, the processes don't get it.
+    command = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, process_group=0
+    )
+    stop_requested = False
     try:
         while True:
             try:
                 assert command.stdout is not None
                 for line in command.stdout:
-                    said.append(line)
+                    lines.append(line)
                     print(line, end="", flush=True)
-                return command.wait(), said
+                return command.wait(), lines
             except KeyboardInterrupt:
-                if asked:
+                if stop_requested:
                     raise
-                asked = True
-                # It may not have come to make its folder.
+                stop_requested = True
+                # The run may not have made its folder yet.
                 folder.path.mkdir(parents=True, exist_ok=True)
                 folder.stop_file.touch()
                 print("asked to stop: it seals a checkpoint and ends; interrupt again to end it now", flush=True)
     finally:
         end(command)
-        if asked:
-            # What has been asked for was done, or will not be: the next start is not to stop for it.
+        if stop_requested:
+            # Whether it has stopped or not, the next start must not stop for this request.
             folder.stop_file.unlink(missing_ok=True)
 
 
 def end(command: "subprocess.Popen[str]") -> None:
-    """End a command that still runs, first in the way that lets its processes end too."""
+    """End a command that still runs, at first in a way that lets its processes end too."""
     if command.poll() is not None:
         return
     command.terminate()
@@ -133,13 +128,13 @@ def end(command: "subprocess.Popen[str]") -> None:
         command.wait()
 
 
-def problems_in(said: list[str]) -> Iterator[str]:
-    """Yield the sentences with which a recipe refused to go on."""
-    telling = False
-    for line in said:
+def problems_in(lines: list[str]) -> Iterator[str]:
+    """Yield the problems that a recipe printed when it refused to go on."""
+    in_list = False
+    for line in lines:
         if line.rstrip().endswith(" can't go on:"):
-            telling = True
-        elif telling and line.startswith("  - "):
+            in_list = True
+        elif in_list and line.startswith("  - "):
             yield line.removeprefix("  - ").rstrip()
         else:
-            telling = False
+            in_list = False

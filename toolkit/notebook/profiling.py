@@ -1,7 +1,6 @@
-"""Where the time of a step goes."""
+"""Profile one step: the time of each phase, and of the operators."""
 
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any
 
 import torch
@@ -9,16 +8,17 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from toolkit.distributed.phase import BACKWARD_PASS, FORWARD_PASS, OPTIMIZER_STEP, PhaseTracker
 from toolkit.notebook.batches import micro_batches_of
-from toolkit.notebook.keeping import as_it_was
 from toolkit.notebook.learning import values_of
+from toolkit.notebook.plots import html_table
+from toolkit.notebook.session import as_it_was
 from toolkit.train_state import TrainState
 
 FETCHING = "fetching and collating"
 PHASES = (FETCHING, FORWARD_PASS, BACKWARD_PASS, OPTIMIZER_STEP)
 
 
-class Marking(PhaseTracker):
-    """Tells torch's profiler what the loop begins to do, as the loop tells it to whoever watches."""
+class ProfiledPhases(PhaseTracker):
+    """Marks the phases of the loop for torch's profiler."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Marking(PhaseTracker):
         self.range.__enter__()
 
     def end(self) -> None:
-        """End what was begun last."""
+        """End the phase that was begun last."""
         if self.range is not None:
             self.range.__exit__(None, None, None)
             self.range = None
@@ -39,35 +39,38 @@ class Marking(PhaseTracker):
 
 @dataclass(frozen=True, repr=False)
 class Profile:
-    """A step as the profiler saw it."""
+    """The profile of a step."""
 
     seconds: dict[str, float]
-    """Of the host, by phase. On a GPU the host runs ahead, and waits at the end."""
+    """Of the host, by phase. With a GPU the host runs ahead, and waits at the end."""
     device_seconds: dict[str, float]
     """Of the GPU, by phase; empty on CPU."""
     operators: list[tuple[str, int, float]]
-    """Name, calls and seconds of the operators that took most (of the GPU where there is one), without those they call."""
+    """Name, calls and seconds of the slowest operators (on the GPU where there is one), without those they call."""
     table: str
     """torch.profiler's own table."""
 
-    def __repr__(self) -> str:
+    @property
+    def shares(self) -> dict[str, tuple[float, float]]:
+        """Milliseconds and share of each phase, of the GPU where there is one."""
         times = self.device_seconds or self.seconds
         total = sum(times.values()) or 1.0
-        return "; ".join(f"{name} {1e3 * spent:.1f} ms ({spent / total:.0%})" for name, spent in times.items())
+        return {name: (1e3 * seconds, seconds / total) for name, seconds in times.items()}
+
+    def __repr__(self) -> str:
+        return "; ".join(f"{name} {ms:.1f} ms ({share:.0%})" for name, (ms, share) in self.shares.items())
 
     def _repr_html_(self) -> str:
         """Return the tables that a notebook shows. (IPython looks for this name.)"""
-        rows: list[tuple[str, ...]] = [("phase", "ms", "share")]
-        times = self.device_seconds or self.seconds
-        total = sum(times.values()) or 1.0
-        rows += [(name, f"{1e3 * spent:.1f}", f"{spent / total:.0%}") for name, spent in times.items()]
-        own: list[tuple[str, ...]] = [("operator", "calls", "ms")]
-        own += [(name, str(calls), f"{1e3 * spent:.2f}") for name, calls, spent in self.operators]
-        return as_table(rows) + as_table(own)
+        phases = [(name, f"{ms:.1f}", f"{share:.0%}") for name, (ms, share) in self.shares.items()]
+        operators = [(name, str(calls), f"{1e3 * seconds:.2f}") for name, calls, seconds in self.operators]
+        return html_table([("phase", "ms", "share"), *phases], numbers=True) + html_table(
+            [("operator", "calls", "ms"), *operators], numbers=True
+        )
 
 
 def profile_step(training: TrainState, step: int = 0, top: int = 10) -> Profile:
-    """Run one step under torch.profiler, after the same step once without it to warm up, and put everything back.
+    """Run one step under torch.profiler, once without it before to warm up, and restore everything.
 
     Args:
         training: what `prepared` returned.
@@ -76,23 +79,18 @@ def profile_step(training: TrainState, step: int = 0, top: int = 10) -> Profile:
     """
     on_gpu = training.runtime.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    marking = Marking()
-    marked = replace(training, runtime=replace(training.runtime, phase=marking))
+    phases = ProfiledPhases()
+    profiled = replace(training, runtime=replace(training.runtime, phase=phases))
     with as_it_was(training):
         values_of(training, step, micro_batches_of(training, step))
-    with as_it_was(training), profile(activities=activities) as seen:
-        marking(FETCHING)
+    with as_it_was(training), profile(activities=activities) as profiler:
+        phases(FETCHING)
         micro_batches = micro_batches_of(training, step)
-        values_of(marked, step, micro_batches)
-        marking.end()
+        values_of(profiled, step, micro_batches)
+        phases.end()
         if on_gpu:
             torch.cuda.synchronize()
-    return told_by(seen, top, on_gpu)
-
-
-def told_by(seen: Any, top: int, on_gpu: bool) -> Profile:
-    """Return what a profiler recorded."""
-    averages = seen.key_averages()
+    averages = profiler.key_averages()
     by_name = {event.key: event for event in averages}
     found = [phase for phase in PHASES if phase in by_name]
     own = "self_device_time_total" if on_gpu else "self_cpu_time_total"
@@ -105,16 +103,3 @@ def told_by(seen: Any, top: int, on_gpu: bool) -> Profile:
         [(event.key, event.count, getattr(event, own) / 1e6) for event in operators[:top]],
         averages.table(sort_by=own, row_limit=top),
     )
-
-
-def as_table(rows: list[tuple[str, ...]]) -> str:
-    """Return rows as an HTML table: the first column to the left, figures to the right."""
-    lines = []
-    for number, row in enumerate(rows):
-        mark = "th" if number == 0 else "td"
-        cells = "".join(
-            f"<{mark} style='text-align:{'left' if place == 0 else 'right'}'>{escape(text)}</{mark}>"
-            for place, text in enumerate(row)
-        )
-        lines.append(f"<tr>{cells}</tr>")
-    return f"<table style='display:inline-table;vertical-align:top;margin-right:2em'>{''.join(lines)}</table>"

@@ -1,6 +1,6 @@
-"""Which tokens cost the loss: it is shown on the text itself."""
+"""The loss of each token, shown on the text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
@@ -11,19 +11,19 @@ from toolkit.attention_masks import UNPADDED
 from toolkit.errors import UserError
 from toolkit.grad_cache import loss_of_batch
 from toolkit.losses import NOT_COUNTED, logits_of
-from toolkit.notebook.batches import decoder, pieces, some_samples
-from toolkit.notebook.keeping import as_it_was
+from toolkit.notebook.batches import decoder, some_samples
+from toolkit.notebook.session import as_it_was
 from toolkit.train_state import TrainState
 
-# A sum of thousands of float32 terms, taken in another order.
+# The relative difference of two sums of thousands of float32 terms, added in different orders.
 NEAR = 1e-4
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", UNPADDED)
-"""What of a batch a model takes; the rest is for the loss."""
+"""The tensors of a batch that a model takes; the others are for the loss."""
 
 
 @dataclass(frozen=True)
 class TokenLoss:
-    """A token of a text, and what it costs."""
+    """A token of a text, and its loss."""
 
     text: str
     loss: float | None
@@ -32,16 +32,16 @@ class TokenLoss:
 
 @dataclass(frozen=True, repr=False)
 class TokenLosses:
-    """The loss of each token of some texts; a notebook shows it as colour on the text."""
+    """The loss of each token of some texts; a notebook shows it as the colour of the text."""
 
     texts: list[list[TokenLoss]]
     total: float
-    """The loss that the recipe itself computes for these texts: the sum of those of their tokens."""
+    """The loss that the recipe itself computes for these texts, which is the sum over their tokens."""
     units: int
 
     @property
     def worst(self) -> list[TokenLoss]:
-        """All tokens that count, the most expensive first."""
+        """All tokens that count, those with the largest loss first."""
         counted = [token for text in self.texts for token in text if token.loss is not None]
         return sorted(counted, key=lambda token: -(token.loss or 0.0))
 
@@ -63,13 +63,13 @@ class TokenLosses:
 
 
 def loss_per_token(training: TrainState, samples: int = 3, step: int = 0) -> TokenLosses:
-    """Return the loss of each token of the first samples of a step, as the weights are now, without dropout.
+    """Return the loss of each token of a step's first samples, with the present weights and without dropout.
 
-    For recipes whose loss is a cross-entropy over tokens: language models, masked ones, chat, tagging. It is compared with the
-    loss that the recipe computes, so what is shown is what is trained.
+    For recipes whose loss is a cross-entropy over tokens: causal and masked language models, chat, tagging. The sum is
+    compared with the loss that the recipe computes, so that what is shown is what is trained.
 
     Raises:
-        UserError: the recipe's loss is another one, or its tokens can't be shown as text.
+        UserError: the recipe has another loss, or its tokens can't be shown as text.
     """
     decode = decoder(training)
     micro = some_samples(training, samples, step)
@@ -78,64 +78,69 @@ def loss_per_token(training: TrainState, samples: int = 3, step: int = 0) -> Tok
         batch = training.runtime.to_device(micro.batch)
         if "labels" not in batch or batch["labels"].shape != batch["input_ids"].shape:
             raise UserError(
-                "the loss of single tokens is known where every token of a batch has a label; this recipe's batches have "
-                f"{by_name(batch)}"
+                "the loss of single tokens is known where every token of a batch has a label; this recipe's batches "
+                f"have {shapes_text(batch)}"
             )
         total = float(loss_of_batch(training.task, training.model, batch))
-        taken = {name: values for name, values in batch.items() if name in INPUTS}
-        losses, shifted = agreeing(logits_of(training.model, taken), batch["labels"], total)
+        inputs_of_model = {name: values for name, values in batch.items() if name in INPUTS}
+        losses, shifted = matching_losses(logits_of(training.model, inputs_of_model), batch["labels"], total)
     inputs, labels = micro.batch["input_ids"], micro.batch["labels"]
     mask = micro.batch.get("attention_mask", torch.zeros_like(inputs))
     texts = []
     for row in range(len(inputs)):
-        ids, costs = tokens_and_losses(inputs[row], labels[row], losses[row].cpu(), shifted)
-        # What follows both is padding; of a block the last token that counts comes after the last one that is read.
-        real = max([last_counted(costs), *mask[row].nonzero().flatten().tolist()]) + 1
-        texts.append([TokenLoss(*pair) for pair in zip(pieces(decode, ids[:real]), costs[:real], strict=True)])
+        ids, token_losses = tokens_and_losses(inputs[row], labels[row], losses[row].cpu(), shifted)
+        # Padding is left out. The last token that counts may come after the last one of the mask, in a block of text.
+        counted = [index for index, loss in enumerate(token_losses) if loss is not None]
+        end = max([-1, *counted, *mask[row].nonzero().flatten().tolist()]) + 1
+        pairs = zip(ids[:end], token_losses[:end], strict=True)
+        texts.append([TokenLoss(decode([token]), loss) for token, loss in pairs])
     return TokenLosses(texts, total, micro.units)
 
 
-def agreeing(logits: torch.Tensor, labels: torch.Tensor, total: float) -> tuple[torch.Tensor, bool]:
-    """Return the loss at each place of the batch, and whether it is of the label one place further on: what adds up to `total`.
+def matching_losses(logits: torch.Tensor, labels: torch.Tensor, total: float) -> tuple[torch.Tensor, bool]:
+    """Return the loss at each place of the batch, and whether the label of a place is that of the next one.
+
+    The losses sum to `total`; that decides where the labels are.
 
     Raises:
-        UserError: neither does.
+        UserError: they do not in either case.
     """
     sums = []
     for shifted in (False, True):
-        wanted = labels if not shifted else F.pad(labels[:, 1:], (0, 1), value=NOT_COUNTED)
-        losses = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=NOT_COUNTED, reduction="none")
+        targets = labels if not shifted else F.pad(labels[:, 1:], (0, 1), value=NOT_COUNTED)
+        losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=NOT_COUNTED, reduction="none")
         sums.append(float(losses.double().sum()))
         if abs(sums[-1] - total) <= NEAR * max(1.0, abs(total)):
             losses = losses.view(labels.shape)
-            return losses.masked_fill(wanted == NOT_COUNTED, float("nan")), shifted
+            return losses.masked_fill(targets == NOT_COUNTED, float("nan")), shifted
     raise UserError(
-        f"this recipe's loss of these samples is {total:.6g}, and the cross-entropies of their labelled tokens add up to {sums[0]:.6g} "
-        f"(or {sums[1]:.6g} with labels one place further on): its loss is another one, and is not shown by token"
+        f"this recipe's loss of these samples is {total:.6g}, and the cross-entropies of their labelled tokens add up "
+        f"to {sums[0]:.6g} (or {sums[1]:.6g} with labels one place further on): its loss is another one, and is not "
+        "shown by token"
     )
 
 
 def tokens_and_losses(
     inputs: torch.Tensor, labels: torch.Tensor, losses: torch.Tensor, shifted: bool
 ) -> tuple[list[int], list[float | None]]:
-    """Return the tokens of a text, and beside each what it cost to predict it."""
-    costs = [None if loss != loss else loss for loss in losses.tolist()]
+    """Return the tokens of a text, and the loss of predicting each."""
+    values = [None if loss != loss else loss for loss in losses.tolist()]
     counted = labels[:-1] != NOT_COUNTED
     if shifted:
-        return inputs.tolist(), [None, *costs[:-1]]
+        return inputs.tolist(), [None, *values[:-1]]
     if bool(counted.any()) and torch.equal(labels[:-1][counted], inputs[1:][counted]):
-        # Each label is the token that follows: the last one follows the block.
+        # Each label is the next token; the last one comes after the block.
         last = [] if labels[-1] == NOT_COUNTED else [int(labels[-1])]
-        return [*inputs.tolist(), *last], [None, *costs[: len(inputs) - 1 + len(last)]]
-    # Hidden tokens, or classes of tokens: a hidden one is shown as what it was.
-    hidden = mostly_equal(inputs, labels)
-    return torch.where(hidden, labels, inputs).tolist(), costs
+        return [*inputs.tolist(), *last], [None, *values[: len(inputs) - 1 + len(last)]]
+    # The labels are masked tokens, which are shown as they were, or classes of tokens.
+    hidden = masked_places(inputs, labels)
+    return torch.where(hidden, labels, inputs).tolist(), values
 
 
-def mostly_equal(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return where a label is the token that was hidden; nowhere if the labels are classes.
+def masked_places(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return where a label is the token that was masked; nowhere if the labels are classes.
 
-    A masked model hides most of its places behind one and the same token, which no text of classes does.
+    A masked language model has the same token at most of the places that count; a text with classes does not.
     """
     counted = labels != NOT_COUNTED
     hidden = inputs[counted]
@@ -143,13 +148,8 @@ def mostly_equal(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return counted & torch.tensor(same)
 
 
-def last_counted(costs: Sequence[float | None]) -> int:
-    """Return the place of the last token that counts."""
-    return max((place for place, cost in enumerate(costs) if cost is not None), default=-1)
-
-
 def coloured(token: TokenLoss, highest: float) -> str:
-    """Return a token as HTML: the more it costs, the deeper its colour; what it costs is said under the pointer."""
+    """Return a token as HTML: the larger its loss, the deeper its colour. Its loss is shown under the pointer."""
     text = escape(token.text).replace("\n", "⏎<br>").replace("  ", " &nbsp;")
     if token.loss is None:
         return f"<span style='color:#8a8a8a'>{text}</span>"
@@ -158,6 +158,5 @@ def coloured(token: TokenLoss, highest: float) -> str:
     return f"<span style='{style}' title='{token.loss:.3f}'>{text}</span>"
 
 
-def by_name(batch: Mapping[str, torch.Tensor]) -> str:
-    """Return the names and shapes of a batch."""
+def shapes_text(batch: Mapping[str, torch.Tensor]) -> str:
     return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.items())

@@ -1,1 +1,1 @@
-"""What a run writes and says."""
+"""What a run writes and prints."""

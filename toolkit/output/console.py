@@ -1,4 +1,4 @@
-"""What a run says to the person who started it. Only the main process speaks."""
+"""What a run prints for the person who started it. Only the main process prints."""
 
 import sys
 from collections import deque
@@ -20,37 +20,37 @@ METRICS_ON_A_LINE = 4
 
 
 class PatientConsole(RichConsole):
-    """A console that goes on where nobody reads any more; rich would end the process."""
+    """A console that goes on when nobody reads any more; rich would end the process."""
 
     def on_broken_pipe(self) -> None:
-        """Go quiet."""
+        """Discard what is printed from here on."""
         self.quiet = True
-        pipes.go_quiet(sys.stdout)
+        pipes.discard_output(sys.stdout)
 
 
 class Console:
-    """Speaks in the main process and is silent in the others; a live bar on a terminal, plain lines in a file."""
+    """Prints in the main process, and nothing in the others."""
 
     def __init__(self, is_main: bool) -> None:
         self.is_main = is_main
-        # A notebook is no terminal: rich would make an output of its own of every line, and of every state of the bar.
+        # A notebook is no terminal: rich would make a separate output of every line, and of every state of the bar.
         self.rich = PatientConsole(
             file=sys.stdout, soft_wrap=True, highlight=False, force_jupyter=False, force_terminal=sys.stdout.isatty()
         )
 
     @property
     def is_terminal(self) -> bool:
-        """Whether somebody watches."""
+        """Whether the output is shown on a terminal."""
         return self.is_main and self.rich.is_terminal
 
     def print(self, text: str) -> None:
-        """Print a line."""
+        """Print a line in the main process."""
         if self.is_main:
             self.rich.print(text, markup=False)
             pipes.flush()
 
     def summary(self, title: str, summary: Mapping[str, str]) -> None:
-        """Print a title and, below it, names with their texts in two columns."""
+        """Print a title and, below it, names and their texts in two columns."""
         if not self.is_main:
             return
         width = max(map(len, summary), default=0)
@@ -59,7 +59,7 @@ class Console:
             self.print(f"  {name:<{width}}  {text}")
 
     def table(self, title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-        """Print a small table: the first column to the left, figures to the right."""
+        """Print a small table: the first column on the left, numbers on the right."""
         if not self.is_main:
             return
         names = list(columns)
@@ -78,14 +78,14 @@ class Display:
     def __init__(
         self, console: Console, total_steps: int = 0, done: int = 0, *, every: int | None = None, best: str = ""
     ) -> None:
-        """Show a training, or, without steps, an evaluation alone.
+        """Show a training, or an evaluation alone if there are no steps.
 
         Args:
-            voice: what speaks.
+            console: where it is shown.
             total_steps: the steps of the run.
-            done: the steps that were done before this start.
-            every: print a line after every so many steps.
-            best: a metric that is to stand on the line of an evaluation.
+            done: the steps that were done before this start of the run.
+            every: print a line every so many steps; by default every few seconds.
+            best: a metric that the line of an evaluation always has.
         """
         self.console = console
         self.total_steps = total_steps
@@ -96,7 +96,7 @@ class Display:
         self.steps = 0
         self.rate = 0.0
         self.recent: deque[tuple[float, int]] = deque(maxlen=RECENT_STEPS)
-        """The last losses, with the units that each is the mean of."""
+        """The last losses, each with the number of units that it is the mean of."""
         self.line_at = monotonic()
         self.bar: Progress | None = None
         self.evaluating: TaskID | None = None
@@ -109,13 +109,13 @@ class Display:
                 BarColumn(bar_width=None),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),
-                TextColumn("{task.fields[said]}"),
+                TextColumn("{task.fields[text]}"),
                 console=self.console.rich,
                 expand=True,
             )
             self.bar.start()
             if self.total_steps:
-                self.training = self.bar.add_task("training", total=self.total_steps, completed=self.done, said="")
+                self.training = self.bar.add_task("training", total=self.total_steps, completed=self.done, text="")
         return self
 
     def __exit__(
@@ -128,7 +128,7 @@ class Display:
         """Show a step."""
         self.elapsed += row.seconds
         self.steps += 1
-        # Half of the rate's weight is in the last 14 steps or so: it settles soon and still follows a change.
+        # Half of the weight is on the last 14 steps or so: the rate settles soon and still follows a change.
         latest = row.samples / max(row.seconds, 1e-9)
         self.rate = latest if self.steps <= 2 else 0.95 * self.rate + 0.05 * latest
         if row.skipped:
@@ -138,17 +138,17 @@ class Display:
             self.recent.append((row.loss, row.units))
         rate = f"{self.rate:,.0f} samples/s"
         if self.bar is not None:
-            self.bar.update(self.training, completed=row.step, said=f"{self.mean_loss()}  {rate}")
+            self.bar.update(self.training, completed=row.step, text=f"{self.mean_loss()}  {rate}")
         if self.is_line_due(row):
             left = clock((self.total_steps - row.step) * self.elapsed / self.steps)
             self.line(
                 f"step {row.step}/{self.total_steps}  epoch {row.epoch:.2f}  {self.mean_loss()}  "
                 f"lr {row.learning_rate:.2e}  {rate}  {left} left"
-                + (f"  | evaluation: {few(row.evaluation, self.best)}" if row.evaluation else "")
+                + (f"  | evaluation: {metrics_line(row.evaluation, self.best)}" if row.evaluation else "")
             )
 
     def mean_loss(self) -> str:
-        """Return the mean over the units of the last steps, in words: one step, least a small last one, says little."""
+        """Return the mean loss over the units of the last steps, in words; the loss of a single step is noisy."""
         if not self.recent:
             return "loss -"
         count, units = len(self.recent), sum(units for _, units in self.recent)
@@ -165,30 +165,29 @@ class Display:
 
     @property
     def has_been_silent(self) -> bool:
-        """Whether the last line is some seconds ago."""
+        """Whether no line was printed in the last seconds."""
         return monotonic() - self.line_at >= SECONDS_BETWEEN_LINES
 
     def line(self, text: str) -> None:
-        """Print a line."""
         self.line_at = monotonic()
         self.console.print(text)
 
     def evaluated(self, batches: int, total: int) -> None:
-        """Show that so many batches of an evaluation are done."""
+        """Show how many batches of an evaluation are done."""
         if self.bar is None:
             if batches < total and self.has_been_silent:
                 self.line(f"evaluating: batch {batches:,} of {total:,}")
             return
         if self.evaluating is None:
-            self.evaluating = self.bar.add_task("evaluating", total=total, said="")
+            self.evaluating = self.bar.add_task("evaluating", total=total, text="")
         self.bar.update(self.evaluating, completed=batches)
         if batches == total:
             self.bar.remove_task(self.evaluating)
             self.evaluating = None
 
 
-def few(metrics: Mapping[str, float], best: str = "") -> str:
-    """Return the first metrics, and the one that decides the best, for one line; the table at the end has all."""
+def metrics_line(metrics: Mapping[str, float], best: str = "") -> str:
+    """Return the first few metrics and `best` on one line; the table at the end has all."""
     shown = list(dict.fromkeys([*list(metrics)[:METRICS_ON_A_LINE], *([best] if best in metrics else [])]))
     more = f"  and {len(metrics) - len(shown)} more" if len(metrics) > len(shown) else ""
     return figures({name: metrics[name] for name in shown}) + more
@@ -200,7 +199,7 @@ def figures(metrics: Mapping[str, float]) -> str:
 
 
 def amount(value: float) -> str:
-    """Return a number with three digits, and with all that it has before the point."""
+    """Return a number with three digits, or with all that it has before the point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

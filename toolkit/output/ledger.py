@@ -1,7 +1,7 @@
-"""The ledger: one row per optimizer step, written as the run goes, from which a run can be checked afterwards.
+"""The ledger: one row per optimizer step, written during the run, by which a run can be checked afterwards.
 
-Each row ends with a link: a hash of the row and of the link before it. A row that is changed, dropped or moved later breaks
-the chain there; checkpoints hold the link that the ledger had when they were written.
+Each row ends with a link: a hash of the row and of the link before it. If a row is changed, removed or moved later, the
+chain breaks there. A checkpoint holds the link that the ledger had when it was written.
 """
 
 import json
@@ -14,18 +14,18 @@ from typing import Any
 
 from toolkit.errors import UserError
 
-# A row is some hundred bytes: the last one is within this much of the end.
+# A row has some hundred bytes, so the last one lies within this many bytes of the end.
 TAIL = 1 << 20
 
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """What one optimizer step consumed and produced, over all processes."""
+    """One optimizer step, over all processes."""
 
     step: int
     """Counted from 1: the number of steps done."""
     epoch: float
-    """Passes over the training data done, this step included."""
+    """Passes over the training data, this step included."""
     loss: float | None
     """Mean loss per unit; null where the step had no unit."""
     gradient_norm: float
@@ -35,17 +35,17 @@ class LedgerRow:
     """What the loss is averaged over."""
     samples: int
     fingerprint: str
-    """Sum of the hashes of the sample ids that passed through the model, 16 hexadecimal digits."""
+    """Sum of the hashes of the ids of its samples, 16 hexadecimal digits."""
     padding: float | None
-    """Share of padding among the elements that ran through the model; null where lengths are unknown or batch.balance is off."""
+    """Share of padding among the elements of its batches; null where lengths are unknown or batch.balance is off."""
     seconds: float
-    """From the start of the step to the start of the next, in the main process."""
+    """From the start of this step to the start of the next one, in the main process."""
     waiting: float
-    """Seconds of these that the main process waited for data."""
+    """Seconds of these in which the main process waited for data."""
     saving: float = 0.0
-    """Seconds before this step in which training stood still for a checkpoint."""
+    """Seconds before this step in which training waited for a checkpoint."""
     skipped: bool = False
-    """The weights were left alone: the gradient was not finite, or the step had no unit."""
+    """Whether the weights were not updated: the gradient was not finite, or the step had no unit."""
     evaluation: dict[str, float] | None = None
     """Metrics of the evaluation after this step, if there was one."""
 
@@ -57,7 +57,7 @@ class LedgerEnd:
     rows: int = 0
     """The step of its last row."""
     bytes: int = 0
-    """Its size."""
+    """Its size in bytes."""
     chain: str = ""
     """The link of its last row; empty where there is none."""
 
@@ -72,16 +72,16 @@ class Ledger:
     """Appends rows to a JSON-lines file; a row is written whole."""
 
     def __init__(self, path: Path, end: LedgerEnd | None = None) -> None:
-        """Open the file anew, or after the rows that end at `end`, cutting off what a run that died wrote later."""
+        """Open a new file, or an existing one to go on at `end`; what a run that died wrote later is removed."""
         self.path = path
         self.end = end or LedgerEnd()
-        # Unbuffered: what a full disk refused is not tried again when the file is closed.
+        # Unbuffered: what could not be written to a full disk is not written again when the file is closed.
         self.file = path.open("wb" if end is None else "r+b", buffering=0)
         self.file.truncate(self.end.bytes)
         self.file.seek(self.end.bytes)
 
     def write(self, row: LedgerRow) -> None:
-        """Append one row. Not-a-number is written as null: JSON has no word for it."""
+        """Append one row. Not-a-number is written as null, since JSON can't hold it."""
         values = {key: finite_or_none(value) for key, value in asdict(row).items()}
         link = chained(self.end.chain, values)
         line = json.dumps({**values, "chain": link}, allow_nan=False).encode() + b"\n"
@@ -90,22 +90,24 @@ class Ledger:
             rest = rest[self.file.write(rest) :]
         self.end = LedgerEnd(row.step, self.end.bytes + len(line), link)
 
-    def bring_to_disk(self) -> None:
-        """Have all rows on the disk, not only in the system's memory; called from the thread that writes a checkpoint."""
+    def sync(self) -> None:
+        """Wait until all rows are on the disk; called from the thread that writes a checkpoint."""
         os.fsync(self.file.fileno())
 
     def close(self) -> None:
-        """Close the file."""
         self.file.close()
 
 
 def check_end(path: Path, end: LedgerEnd) -> int:
-    """Look whether a ledger has the rows that a checkpoint needs, without reading those before, and count those after.
+    """Check that a ledger has the row at which a checkpoint ends, and return the number of rows after it.
+
+    The rows before it are not read.
 
     Raises:
-        UserError: it is gone, too short, or its row at this place is another one.
+        UserError: the ledger is missing or too short, or has another row at this place.
     """
-    advice = f"put the ledger back as it was, or go on in a new folder: --output <new> --resume {path.parent / 'checkpoints'}/<checkpoint>"
+    checkpoint = f"{path.parent / 'checkpoints'}/<checkpoint>"
+    advice = f"put the ledger back as it was, or go on in a new folder: --output <new> --resume {checkpoint}"
     try:
         with path.open("rb") as file:
             file.seek(max(0, end.bytes - TAIL))
@@ -130,7 +132,7 @@ def check_end(path: Path, end: LedgerEnd) -> int:
 
 
 def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a ledger; a last line that is still being written is left out."""
+    """Yield the rows of a ledger, without a last line that is still being written."""
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             if line.endswith("\n"):
@@ -138,7 +140,7 @@ def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def finite_or_none(value: Any) -> Any:
-    """Return a value that JSON can hold."""
+    """Return a value with null in place of numbers that are not finite, which JSON can't hold."""
     if isinstance(value, dict):
         return {key: finite_or_none(entry) for key, entry in value.items()}
     return None if isinstance(value, float) and not (-float("inf") < value < float("inf")) else value

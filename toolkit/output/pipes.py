@@ -1,5 +1,7 @@
-"""Printing where the reader may be gone: `recipe | tee log` ends tee with the same Ctrl-C, and the run still has its last
-checkpoint to seal and its own exit code to end with. There may also never have been a reader, or none of every letter.
+"""Print where nobody may read any more: in `recipe | tee log`, Ctrl-C ends tee too, and the run still has to seal a
+checkpoint and end with its own exit code. A stream may also be closed from the start, or lack letters of a label.
+
+Apart from `console`, since `--help` and a mistyped flag need this and not rich.
 """
 
 import io
@@ -11,8 +13,8 @@ from typing import TextIO
 
 
 def prepare() -> None:
-    """Let a run speak where stdout or stderr was closed (`>&-`), and where they can't show the letters of a label."""
-    # The next file that is opened gets a descriptor that was closed, and with it what libraries in C print there.
+    """Make stdout and stderr usable where they were closed (`>&-`), or can't encode all letters."""
+    # The next file that is opened would get a closed descriptor, and with it what libraries in C print there.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
@@ -24,26 +26,26 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def tell(text: str, stream: TextIO) -> None:
-    """Print a text and have it out, if anybody reads."""
+def print_line(text: str, stream: TextIO) -> None:
+    """Print a text and flush, unless nobody reads any more."""
     try:
         print(text, file=stream, flush=True)
     except BrokenPipeError:
-        go_quiet(stream)
+        discard_output(stream)
 
 
 def flush() -> None:
-    """Have everything out that was printed."""
+    """Flush stdout and stderr, unless nobody reads any more."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except BrokenPipeError:
-            go_quiet(stream)
+            discard_output(stream)
 
 
-def go_quiet(stream: TextIO) -> None:
-    """Let what is printed from here on go nowhere; or else Python would end with an exit code of its own."""
+def discard_output(stream: TextIO) -> None:
+    """Discard what is printed from here on; Python would otherwise end with an exit code of its own."""
     with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, stream.fileno())
+        os.close(devnull)

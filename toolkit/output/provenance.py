@@ -1,4 +1,4 @@
-"""What a start of a run was made with: package versions, source code and kind of machine; and what has changed since."""
+"""The package versions, the source code and the kind of machine of a start of a run, and what has changed since."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from toolkit.config.schema import Config
 
 PACKAGES = ("finetune-toolkit", "torch", "accelerate", "transformers", "datasets", "evaluate", "numpy")
 DIGITS = 12
-"""Of a digest of source code: enough to tell two versions of a file apart."""
+"""Of the digest of a source file: enough to distinguish two versions of it."""
 
 
 def provenance(config: Config) -> dict[str, Any]:
-    """Return what this start is made with, in a form that JSON can hold."""
+    """Return versions, digests of the source code and the machine, as JSON can hold them."""
     own = sha256(json.dumps(toolkit_source()).encode()).hexdigest()[:DIGITS]
     return {
         "versions": versions(),
@@ -46,7 +46,7 @@ def toolkit_source() -> dict[str, str]:
 
 
 def recipe_source(config: Config) -> dict[str, str]:
-    """Return the digest of the recipe's file and of the modules that it has imported from its own folder, by file name."""
+    """Return the digests of the recipe's file and of the modules that it imported from its folder, by file name."""
     recipe = getattr(sys.modules.get(type(config).__module__), "__file__", None)
     if recipe is None or not Path(recipe).is_file():
         return {}  # defined in a notebook
@@ -54,26 +54,25 @@ def recipe_source(config: Config) -> dict[str, str]:
     if folder == Path(toolkit.__file__).resolve().parent:
         return {}
     files = {Path(recipe).resolve()}
-    # To resolve a path takes many questions to the system, and thousands of modules are loaded from elsewhere.
-    names = set(os.listdir(folder))  # noqa: PTH208 (the names alone)
+    # Names are compared before paths are resolved, which takes many system calls for each of thousands of modules.
+    names = set(os.listdir(folder))  # noqa: PTH208
     for module in tuple(sys.modules.values()):
         given = getattr(module, "__file__", None) or ""
-        if os.path.basename(given) not in names:  # noqa: PTH119 (a path of its own for each would cost as much)
+        if os.path.basename(given) not in names:  # noqa: PTH119
             continue
         path = Path(given).resolve()
-        # Some modules are made in memory and only pretend to have a file.
+        # A module that was made in memory may name a file that does not exist.
         if path.suffix == ".py" and path.parent == folder and path.is_file():
             files.add(path)
     return {path.name: digest_of_source(path) for path in sorted(files)}
 
 
 def digest_of_source(path: Path) -> str:
-    """Return a short digest of a file of source code."""
     return sha256(path.read_bytes()).hexdigest()[:DIGITS]
 
 
 def machine() -> str:
-    """Return the kind of machine: what decides how its arithmetic rounds."""
+    """Return the kind of machine, which decides how arithmetic rounds."""
     import torch
 
     kind = f"{platform.machine()} ({torch.backends.cpu.get_cpu_capability()})"
@@ -83,9 +82,9 @@ def machine() -> str:
 
 
 def changes(starts: Sequence[Mapping[str, Any]], now: Mapping[str, Any]) -> list[str]:
-    """Return what is otherwise now than in any of these earlier starts of the run, a sentence for each that differs.
+    """Return what has changed since the earlier starts of a run, a sentence for each start that differs.
 
-    A start that was written down before these facts were is compared as far as it has them.
+    A start that was recorded by an older version may lack some entries; these are not compared.
     """
     found: dict[tuple[str, ...], int] = {}
     for start in starts:
@@ -102,7 +101,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[s
         known, found = (versions.get(name, "not installed") for versions in (then, now["versions"]))
         if known != found:
             yield f"{name} was {known} and is now {found}"
-    # Of modules beside the recipe one or the other may not have been imported yet: to import another takes a change in one.
+    # A module next to the recipe may not have been imported yet; importing another one takes a change in a known one.
     for name, digest in before.get("source", {}).items():
         if now["source"].get(name, digest) != digest:
             yield f"the code of {'the toolkit' if name == 'toolkit' else name} has changed"

@@ -1,4 +1,4 @@
-"""What a run or an evaluation came to, for its caller and for the screen."""
+"""The result of a run or of an evaluation, for its caller and for the console."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ PLACES = {
     "ledger": "ledger.jsonl",
     "settings": "config.yaml",
 }
-"""What the user finds in the folder of a finished run."""
+"""What a finished run leaves in its folder, by the name that the console gives it."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to."""
+    """The result of a run or of an evaluation."""
 
     metrics: dict[str, float]
     """Of the last evaluation."""
@@ -28,7 +28,7 @@ class Result:
 
 
 def print_result(result: Result, console: Console, places: Mapping[str, str] = PLACES) -> None:
-    """Print the result beside the trivial baseline, and where things are."""
+    """Print the metrics next to those of the trivial baseline, and the paths of the files that exist."""
     if result.metrics:
         rows = [
             (name, f"{value:.4f}", f"{result.baseline[name]:.4f}" if name in result.baseline else "")

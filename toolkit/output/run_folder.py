@@ -1,4 +1,4 @@
-"""The run folder: everything that a run leaves behind, written so that a reader never sees half a file."""
+"""The run folder: all files of a run, written so that a reader never sees half a file."""
 
 import errno
 import fcntl
@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -19,99 +19,79 @@ from toolkit.errors import UserError
 from toolkit.output.ledger import finite_or_none
 from toolkit.output.provenance import versions
 
-# POSIX lets go of all locks of a process on a file when it closes any handle of it: what this process holds is not probed.
+# When a process closes any handle of a file, POSIX releases all its locks on it: a lock of this process is not probed.
 HELD: set[Path] = set()
 
-# What the system says of a lock that another process holds; anything else means that there are no locks here.
+# The errors of a lock that another process holds; any other error means that the file system has no locks.
 TAKEN = {errno.EACCES, errno.EAGAIN}
 
-# What the system says of a disk that is full, over a quota, read-only, broken or not ours.
+# The errors of a disk that is full, over a quota, read-only or broken, and of a missing permission.
 REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.EACCES, errno.EPERM}
 
-
 NAME = re.compile(r"step-(\d{6,})")
-"""Of the folder of a checkpoint."""
+"""The name of a checkpoint's folder."""
 
 
 def folder_name(step: int) -> str:
-    """Return the name of the checkpoint of a step; names sort like steps."""
+    """Return the name of a checkpoint's folder; names sort like steps."""
     return f"step-{step:06d}"
 
 
 def step_of(folder: Path) -> int:
-    """Return the step in the name of a checkpoint, or -1 if it is not such a name."""
+    """Return the step in the name of a checkpoint's folder, or -1 if it is no such name."""
     match = NAME.fullmatch(folder.name)
     return int(match[1]) if match else -1
 
 
 def sealed_folders(parent: Path) -> list[Path]:
-    """Return what is there under the name of a checkpoint, the newest first; whether it is valid, `inspect` tells."""
+    """Return the folders with the name of a checkpoint, the newest first; they need not be valid (see `inspect`)."""
     if not parent.is_dir():
         return []
     return sorted((path for path in parent.iterdir() if step_of(path) >= 0), key=step_of, reverse=True)
 
 
 class RunFolder:
-    """One folder for one run. Only the main process holds one."""
+    """The folder of one run. Only the main process locks it and writes run.json."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.config_file = path / "config.yaml"
+        """The resolved settings."""
+        self.model_folder = path / "model"
+        """The trained model, ready for `from_pretrained`."""
+        self.ledger_file = path / "ledger.jsonl"
+        """One row per step."""
+        self.checkpoints = path / "checkpoints"
+        self.lock_file = path / "run.lock"
+        """Locked by the process that works here."""
+        self.stop_file = path / "STOP"
+        """A file that asks the run to stop, whoever makes it."""
         self.lock: IO[str] | None = None
         self.locks_nothing: str | None = None
-        """What the system says where this file system has no locks: two starts at once would not be noticed."""
+        """The error of a file system without locks, where two starts at once would not be noticed."""
         self.writing = threading.Lock()
-
-    @property
-    def config_file(self) -> Path:
-        """The resolved configuration."""
-        return self.path / "config.yaml"
-
-    @property
-    def model_folder(self) -> Path:
-        """The trained model, ready for `from_pretrained`."""
-        return self.path / "model"
-
-    @property
-    def ledger_file(self) -> Path:
-        """One row per step."""
-        return self.path / "ledger.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def lock_file(self) -> Path:
-        """Locked by the process that works here."""
-        return self.path / "run.lock"
-
-    @property
-    def stop_file(self) -> Path:
-        """A file that asks the run to stop, whoever makes it."""
-        return self.path / "STOP"
 
     def record(self) -> dict[str, Any]:
         """Return run.json, or an empty mapping if there is none."""
         return read_record(self.path)
 
     def is_new(self) -> bool:
-        """Whether nothing is in the folder but word of a start that came to nothing."""
-        # What is there and no folder is told by `claim`, which can't take it.
+        """Return whether the folder has nothing but the record of a start that did not train."""
+        # If it is a file, `claim` raises the error.
         if not self.path.is_dir():
             return True
         entries = {entry.name for entry in self.path.iterdir()} - {"run.lock", "STOP"}
-        # A process that died while it wrote its first words, or tried to save the model, left one of these.
+        # A process that died while it wrote its first files, or tried to save the model, leaves these.
         entries -= {"run.json.partial", "config.yaml.partial", "model.partial"}
         return not entries or (
             entries == {"run.json"} and self.record().get("status") in ("refused", "failed", "running")
         )
 
     def claim(self) -> None:
-        """Create the folder if need be and take its lock, which the kernel releases when this process dies.
+        """Create the folder if it does not exist, and lock it; the kernel releases the lock when this process dies.
 
         Raises:
-            UserError: the folder cannot be written, or another process works in it.
+            UserError: the folder can't be written, or another process works in it.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -132,24 +112,24 @@ class RunFolder:
         HELD.add(self.path.resolve())
 
     def is_there(self) -> bool:
-        """Return whether this is still the folder that was claimed, neither deleted nor another one in its place."""
+        """Return whether this is still the folder that was claimed: neither deleted nor replaced."""
         try:
             return self.lock is None or os.path.samestat(os.fstat(self.lock.fileno()), self.lock_file.stat())
         except OSError:
             return False
 
     def check_is_there(self) -> None:
-        """Make sure that this is still the folder that was claimed.
+        """Check that this is still the folder that was claimed.
 
         Raises:
-            UserError: it was deleted or replaced while the run was under way.
+            UserError: it was deleted or replaced during the run.
         """
         if not self.is_there():
             raise UserError(self.gone)
 
     @property
     def gone(self) -> str:
-        """What the user is told of a folder that is not there any more."""
+        """The message for a folder that was deleted or replaced."""
         try:
             there = sealed_folders(self.checkpoints)
         except OSError:
@@ -157,31 +137,31 @@ class RunFolder:
         again = (
             f"goes on from {there[0].name}, the newest checkpoint that is there now"
             if there
-            else "begins anew, since no checkpoint is there now"
+            else "begins from scratch, since no checkpoint is there now"
         )
         return (
-            f"the run folder {self.path} was deleted or replaced while the run was under way, so that nothing can be written "
-            f"there; the same command {again}"
+            f"the run folder {self.path} was deleted or replaced while the run was under way, so that nothing can be "
+            f"written there; the same command {again}"
         )
 
     def release(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         if self.lock is not None:
             HELD.discard(self.path.resolve())
             self.lock.close()
             self.lock = None
 
     def replace_record(self, **entries: Any) -> None:
-        """Write run.json anew."""
+        """Replace run.json."""
         write_whole(self.path / "run.json", json.dumps(finite_or_none(entries), indent=2) + "\n")
 
     def update(self, **changes: Any) -> None:
-        """Change some entries of run.json; the file is replaced whole. Also called by the thread that writes checkpoints."""
+        """Change some entries of run.json; also called by the thread that writes checkpoints."""
         with self.writing:
             self.replace_record(**{**self.record(), **changes})
 
     def write_model(self, export: Callable[[Path], None]) -> None:
-        """Let `export` write the model beside, and put it in place when it is complete."""
+        """Let `export` write the model into a temporary folder, and rename that when it is complete."""
         partial, previous = self.path / "model.partial", self.path / "model.former"
         for leftover in (partial, previous):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -196,6 +176,13 @@ class RunFolder:
         shutil.rmtree(previous, ignore_errors=True)
 
 
+def begun_in(record: Mapping[str, Any]) -> str | None:
+    """Return the folder in which the newest start of a run was made, if run.json names it."""
+    starts = record.get("topology") or [{}]
+    folder = starts[-1].get("folder")
+    return folder if isinstance(folder, str) else None
+
+
 def read_record(folder: Path) -> dict[str, Any]:
     """Return the run.json of a folder, or an empty mapping if there is none that can be read."""
     try:
@@ -206,7 +193,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a living process may work in a run folder; on a file system without locks one always may."""
+    """Return whether a process works in a run folder; on a file system without locks it is assumed."""
     if folder.resolve() in HELD:
         return True
     try:
@@ -222,28 +209,28 @@ def is_locked(folder: Path) -> bool:
 
 
 @contextmanager
-def told_if_refused(folder: Path) -> Iterator[None]:
-    """Tell the user, instead of showing where in the code it happened, if the system does not let files be written.
+def explain_disk_errors(folder: Path) -> Iterator[None]:
+    """Turn errors of writing to the disk in this block into a message for the user.
 
     Raises:
-        UserError: the disk is full, over a quota, read-only or broken, or a permission is lacking.
+        UserError: the disk is full, over a quota, read-only or broken, or a permission is missing.
     """
     try:
         yield
     except (OSError, SafetensorError) as error:
-        # The format's library keeps the number of the error in its text only.
+        # safetensors has the number of the error in its text only.
         found = re.search(r"\(os error (\d+)\)", str(error))
         number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
         if number not in REFUSED:
             raise
         raise UserError(
-            f"the run folder {folder} can't be written ({os.strerror(number)}); make room or repair it, then start the same "
-            "command again"
+            f"the run folder {folder} can't be written ({os.strerror(number)}); make room or repair it, then start the "
+            "same command again"
         ) from error
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file beside and rename it, so that a reader sees the old one or the new one."""
+    """Write a file under another name and rename it, so that a reader sees the old one or the new one."""
     partial = path.with_name(f"{path.name}.partial")
     try:
         with partial.open("w", encoding="utf-8") as file:
@@ -261,10 +248,10 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def leave_word_of_refusal(path: Path, problems: tuple[str, ...]) -> None:
-    """Record a refused start in a folder that is new, and in no other.
+def record_refusal(path: Path, problems: tuple[str, ...]) -> None:
+    """Record a refused start in run.json, if the folder is new.
 
-    A launcher turns every exit code into 1; scripts find the truth here.
+    A launcher turns every exit code into 1, so scripts have to look here.
     """
     folder = RunFolder(path)
     try:
@@ -272,7 +259,7 @@ def leave_word_of_refusal(path: Path, problems: tuple[str, ...]) -> None:
             folder.claim()
             folder.replace_record(status="refused", problems=list(problems), versions=versions(), ended=now())
     except (OSError, UserError):
-        # What is refused may be the folder itself, and the user is told in any case.
+        # The folder itself may be the reason for the refusal, and the user gets the message in any case.
         return
     finally:
         folder.release()

@@ -20,12 +20,13 @@ import torch
 
 from toolkit.checkpoint.staging import in_bytes
 from toolkit.config.schema import Config
+from toolkit.data.overlap import overlap_of
 from toolkit.distributed.memory import lacks_memory
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import DefectElsewhereError, UserError
-from toolkit.evaluation import Evaluation, evaluate_model
-from toolkit.output.run_folder import RunFolder, told_if_refused
-from toolkit.overlap import overlap_of
+from toolkit.evaluation import evaluate_model
+from toolkit.output.evaluation_file import Evaluation
+from toolkit.output.run_folder import RunFolder, explain_disk_errors
 from toolkit.plan import state_bytes
 from toolkit.task import Task
 from toolkit.train_state import TrainState
@@ -111,7 +112,7 @@ def try_export(
     place = folder.path / "model.partial"
     shutil.rmtree(place, ignore_errors=True)
     try:
-        with told_if_it_fails("to save the model"), told_if_refused(folder.path):
+        with told_if_it_fails("to save the model"), explain_disk_errors(folder.path):
             export(model, place, results)
         size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
     finally:

@@ -1,4 +1,4 @@
-"""A recipe's file as a module: its configuration and its task, without its run."""
+"""Load a recipe's file: its configuration and its task, without starting its run."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ def load_recipe(path: Path) -> tuple[type[Config], Callable[[Any], Any]]:
     if spec is None or spec.loader is None:
         raise UserError(f"{path} is no Python file; name the recipe's, such as recipes/classify.py")
     module = module_from_spec(spec)
-    # Dataclasses and the command line look a class's module up by its name; a script finds what lies beside it.
+    # Dataclasses and the command line look up the module of a class by its name.
     sys.modules[name] = module
     with first_on_path(path.resolve().parent):
         try:
@@ -40,12 +40,12 @@ def load_recipe(path: Path) -> tuple[type[Config], Callable[[Any], Any]]:
     ]
     task = getattr(module, "task", None)
     if len(classes) > 1 and callable(task):
-        # The one that the task takes.
+        # The one that is annotated in the signature of `task`.
         classes = [value for value in classes if value in get_type_hints(task).values()] or classes
     if len(classes) != 1 or not callable(task):
         raise UserError(
-            f"{path} is no recipe that can be read: it has to define one class that is a Config (it defines {len(classes)}) and a "
-            f"function `task` ({'it does' if callable(task) else 'it does not'})"
+            f"{path} is no recipe that can be read: it has to define one class that is a Config (it defines "
+            f"{len(classes)}) and a function `task` ({'it does' if callable(task) else 'it does not'})"
         )
 
     def build(config: Any) -> Any:
@@ -57,7 +57,7 @@ def load_recipe(path: Path) -> tuple[type[Config], Callable[[Any], Any]]:
 
 @contextmanager
 def first_on_path(folder: Path) -> Iterator[None]:
-    """Let imports look in a folder first, as they do for a script that lies there."""
+    """Let imports look in a folder first, as they do for a script in this folder."""
     sys.path.insert(0, str(folder))
     try:
         yield

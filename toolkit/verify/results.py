@@ -1,4 +1,4 @@
-"""What the checks of a run came to, in words."""
+"""The results of the checks of a run, in words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,38 +6,37 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.config.suggestions import show
-from toolkit.verify.evidence import (
-    is_count,
-)
+from toolkit.verify.evidence import is_count
 
-NAMED = 5
+NAMED_AT_MOST = 5
+"""Steps or lines that a message names; of the others it gives the number."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check came to."""
+    """The result of one check."""
 
-    what: str
+    name: str
     """What was checked."""
-    told: str = ""
-    """What was found, if nothing is wrong."""
+    message: str = ""
+    """What was found if nothing is wrong, or why nothing could be checked."""
     problems: tuple[str, ...] = ()
     checked: bool = True
-    """Whether there was anything to check it by; if not, `told` says why."""
-    remarks: tuple[str, ...] = ()
-    """What is no defect of the run folder, and has to be known to trust its numbers, a sentence each."""
+    """Whether there was anything to check against."""
+    notes: tuple[str, ...] = ()
+    """No defects of the run folder, but needed to judge its numbers; a sentence each."""
 
-    def texts(self) -> tuple[str, ...]:
+    def lines(self) -> tuple[str, ...]:
         """Return the result in words, a line each."""
-        noted = tuple(f"note: {remark}" for remark in self.remarks)
+        notes = tuple(f"note: {note}" for note in self.notes)
         if self.problems:
-            return (*self.problems, *noted)
-        return (f"ok: {self.told}" if self.checked else f"not checked: {self.told}", *noted)
+            return (*self.problems, *notes)
+        return (f"ok: {self.message}" if self.checked else f"not checked: {self.message}", *notes)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What all checks of a run came to."""
+    """The results of all checks of a run."""
 
     folder: Path
     results: tuple[CheckResult, ...]
@@ -50,35 +49,33 @@ class Report:
     @property
     def problems(self) -> tuple[str, ...]:
         """Everything that is wrong, a sentence each."""
-        return tuple(f"{result.what}: {problem}" for result in self.results for problem in result.problems)
+        return tuple(f"{result.name}: {problem}" for result in self.results for problem in result.problems)
 
     def __str__(self) -> str:
-        width = max((len(result.what) for result in self.results), default=0)
+        width = max((len(result.name) for result in self.results), default=0)
         lines = [str(self.folder)]
         for result in self.results:
-            for number, text in enumerate(result.texts()):
-                lines.append(f"  {result.what if number == 0 else '':<{width}}  {text}")
-        count, noted = len(self.problems), sum(len(result.remarks) for result in self.results)
-        verdict = f"{count} thing(s) are wrong" if count else "nothing is wrong"
-        lines.append(f"{verdict}; {noted} thing(s) to know, see the notes" if noted else verdict)
+            for number, text in enumerate(result.lines()):
+                lines.append(f"  {result.name if number == 0 else '':<{width}}  {text}")
+        problems, notes = len(self.problems), sum(len(result.notes) for result in self.results)
+        verdict = f"{problems} thing(s) are wrong" if problems else "nothing is wrong"
+        lines.append(f"{verdict}; {notes} thing(s) to know, see the notes" if notes else verdict)
         return "\n".join(lines)
 
 
-def counted(value: Any) -> str:
-    """Return a count for people, or what stands in its place."""
+def count_text(value: Any) -> str:
+    """Return a count with separators of thousands; of a value that is no count, the value itself."""
     return f"{value:,}" if is_count(value) else show(value)
 
 
-def named(step: Any) -> str:
-    """Return the name of a row."""
+def row_name(step: Any) -> str:
     return f"step {step:,}" if is_count(step) else f"a row that names the step {show(step)}"
 
 
-def several(what: str, numbers: Sequence[Any]) -> str:
-    """Return the first few numbers, and how many there are in all."""
-    return f"{what} {', '.join(map(counted, numbers[:NAMED]))}{and_more(numbers)}"
+def first_few(label: str, numbers: Sequence[Any]) -> str:
+    """Return the first few numbers, and how many others there are."""
+    return f"{label} {', '.join(map(count_text, numbers[:NAMED_AT_MOST]))}{and_more(numbers)}"
 
 
 def and_more(entries: Sequence[Any]) -> str:
-    """Say how many are not named."""
-    return f" and {len(entries) - NAMED:,} more" if len(entries) > NAMED else ""
+    return f" and {len(entries) - NAMED_AT_MOST:,} more" if len(entries) > NAMED_AT_MOST else ""
