@@ -46,7 +46,7 @@ class Embed(Config):
     data: EmbeddingData = EmbeddingData(held_out=0.15)
     """Which texts it is trained on."""
     contrast: ContrastConfig = ContrastConfig()
-    """How positives are told from the other samples of a step."""
+    """How positives are told apart from the other samples of a step."""
     epochs: float | None = 2
     """Passes over the training data; give epochs or steps, not both."""
 

@@ -4,8 +4,9 @@
         the embedded corpus (dates as people write them, in twelve formats, into ISO 8601), about a minute on two
         cores: about 0.95 of the dates exactly right, where copying the source has 0
 
-    accelerate launch recipes/translate.py --model.name path/to/encoder-decoder --data.name hub/set --data.config de-en \\
-        --data.source_language en --data.target_language de --data.max_length 128 --output runs/german
+    accelerate launch recipes/translate.py --model.name path/to/encoder-decoder --data.name hub/set \\
+        --data.config de-en --data.source_language en --data.target_language de --data.max_length 128 \\
+        --output runs/german
         a translation set of the hub, or your own table, and your own model
 
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/translate.py
@@ -44,7 +45,7 @@ class Translate(Config):
     data: TranslationPairs = TranslationPairs()
     """Which texts it is trained on, and in which languages."""
     batch: BatchConfig = BatchConfig(size=64)
-    """How many samples a step takes and how they are cut."""
+    """How many samples a step takes and how they are split."""
     epochs: float | None = 1.8
     """Passes over the training data; give epochs or steps, not both."""
 

@@ -289,7 +289,7 @@ def test_the_saved_model_gives_others_the_vectors_that_were_evaluated(
 
 
 def sentence_vectors(folder: Path, texts: list[list[str]]) -> np.ndarray[Any, Any]:
-    """Return vectors by `sentence_transformers`, shape (samples, sides, dimension), after `transformers` gave the same."""
+    """Return vectors of `sentence_transformers`, (samples, sides, dimension), checked against `transformers`."""
     from sentence_transformers import SentenceTransformer
     from transformers import AutoModel, AutoTokenizer
 

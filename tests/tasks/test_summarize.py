@@ -120,7 +120,10 @@ def test_texts_and_loss_depend_on_no_padding(trained: Outcome, beams: int) -> No
     texts = generated_texts(model, whole, tokens)
     assert texts == [text for batch in alone for text in generated_texts(model, batch, tokens)]
     assert len(set(texts)) > 3
-    loss = lambda batch: float(summed_cross_entropy(target_logits(model, batch), batch["labels"]).detach())  # noqa: E731
+
+    def loss(batch: Any) -> float:
+        return float(summed_cross_entropy(target_logits(model, batch), batch["labels"]).detach())
+
     total, units = loss(whole), counted(whole["labels"])
     assert sum(map(loss, alone)) == pytest.approx(total, rel=1e-6)
     assert units == sum(len(sample["target"]["input_ids"]) for sample in samples)

@@ -16,9 +16,9 @@ def pad(
     """Return what a model takes of some samples, padded to the longest of them; about 5 us a sample.
 
     Args:
-        samples: token ids and whatever else stands beside each token, by name, without padding.
-        fillers: the columns to take, "input_ids" among them, each with what it is filled up with; those that the samples
-            do not have are passed over.
+        samples: token ids and other values of each token, by name, without padding.
+        fillers: the columns to take, "input_ids" among them, each with the value that it is padded with; columns that
+            the samples do not have are ignored.
         side: where the padding goes, "right" or "left".
 
     Returns:
@@ -33,7 +33,7 @@ def pad(
 
 
 def pad_rows(rows: Sequence[Sequence[int] | np.ndarray[Any, Any]], filler: int, side: str = "right") -> torch.Tensor:
-    """Return rows of numbers as an int64 tensor of shape (rows, the longest of them), filled up with `filler`."""
+    """Return rows of numbers as an int64 tensor of shape (rows, the longest of them), padded with `filler`."""
     longest = max(map(len, rows))
     matrix = np.full((len(rows), longest), filler, dtype=np.int64)
     for place, row in zip(matrix, rows, strict=True):
@@ -56,7 +56,7 @@ def padding_token(tokenizer: Any, what: str) -> int:
 
 
 def fillers_of(tokenizer: Any, what: str) -> dict[str, int]:
-    """Return what each column that a tokenizer makes is filled up with, for `pad`; `what` names the texts in a message.
+    """Return what each column that a tokenizer makes is padded with, for `pad`; `what` names the texts in a message.
 
     Raises:
         UserError: the tokenizer has no padding token.

@@ -1,4 +1,4 @@
-"""The steps that every reader of rows takes: check the tables, refuse or drop what is wrong, hold rows out, describe the data."""
+"""What all readers of rows share: check the tables, refuse or drop wrong rows, hold rows out, describe the data."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -101,7 +101,7 @@ def checked_rows(whole: AnyRows, wrong: Mapping[str, Array]) -> Checked[AnyRows]
 
 @dataclass(frozen=True, kw_only=True)
 class DataRead:
-    """What is known of data after it was read, beside its rows: each reader returns a class of its own that adds them."""
+    """What every reader returns next to the rows; each has a class of its own that adds them."""
 
     summary: dict[str, str]
     """What the plan shows of the data, a name and a text each; `tokenize` adds lines on lengths."""
@@ -127,7 +127,7 @@ def usable_rows(
         drop_invalid: whether the other rows are left out; else they are refused.
         a_row: what each table must hold at least one of: "row with a text and a label".
         invalid: what the other rows are, for the plan: "rows without a valid text or label".
-        remedy: what to do about them; None where the problems say it.
+        remedy: what to do about them; None where the problems already say it.
 
     Raises:
         UserError: with everything that is wrong with the rows, or because none can be used.
@@ -153,7 +153,7 @@ def counts_line(train: Rows, evaluate: Rows) -> str:
 
 
 def missing_columns(tables: Mapping[str, Any], columns: Iterable[str]) -> list[str]:
-    """Return a sentence for each table that lacks some of the columns that were found in the training data."""
+    """Return a sentence for each table in which columns are missing that were found in the training data."""
     wanted = list(columns)
     missing = {name: [column for column in wanted if column not in tables[name].column_names] for name in tables}
     return [
@@ -165,13 +165,13 @@ def missing_columns(tables: Mapping[str, Any], columns: Iterable[str]) -> list[s
 
 
 def row_numbers(rows: Array) -> str:
-    """Say how many rows these are, and the numbers of the first, counted from 1 as a reader counts."""
+    """Return how many rows these are, and the numbers of the first ones, counted from 1."""
     many = len(rows) > 1
     numbers = ", ".join(str(row + 1) for row in rows[:SHOWN].tolist()) + (", ..." if len(rows) > SHOWN else "")
     return f"{len(rows):,} row{'s' * many} (number{'s' * many} {numbers}, counted from 1 after any head line)"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Name the first of these, and say how many there are if not all are named."""
+    """Return the first of these names, and their number if there are more."""
     shown = ", ".join(map(repr, names[:SHOWN]))
     return shown if len(names) <= SHOWN else f"{shown}, ... ({len(names)} in all)"

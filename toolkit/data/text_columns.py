@@ -1,4 +1,4 @@
-"""Columns of texts on their way to token ids: how long their texts may be, and what is wrong with those that can't be used."""
+"""From columns of texts to token ids: how long texts may be, and which of them can't be used."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class TextColumn:
     of: str = ""
     """Which of the texts of a row they are, for messages: ", source"."""
     key: str | None = None
-    """Part of the key under which the token ids are kept, where a tokenizer takes some columns differently."""
+    """Part of the key of the cached token ids, where the tokenizer treats columns differently."""
 
     @property
     def added(self) -> int:
@@ -85,7 +85,8 @@ class TextColumn:
         line = f"{np.median(lengths):.0f} tokens in the middle, {lengths.max():,} at most"
         if self.max_length is None:
             return line
-        return f"{line}; {(lengths > self.max_length).sum():,} of {len(lengths):,} {self.what} truncated to {self.max_length}"
+        long = (lengths > self.max_length).sum()
+        return f"{line}; {long:,} of {len(lengths):,} {self.what} truncated to {self.max_length}"
 
     def tokens(self, rows: TableRows) -> WrittenTokens:
         """Return the token ids of the texts, made once per machine."""

@@ -108,7 +108,7 @@ def text_digest(texts: Any) -> str:
     for batch in texts.with_format("arrow").iter(ROWS_AT_ONCE):
         for column in batch.columns:
             rows = column.to_pylist()
-            # The lengths say where a text ends: ("ab", "c") is not ("a", "bc").
+            # The lengths tell where a text ends: ("ab", "c") is not ("a", "bc").
             state.update(np.array([len(row) for row in rows], dtype=np.int64).tobytes())
             state.update("".join(rows).encode("utf-8", "surrogatepass"))
     return digest_of(len(texts), len(texts.column_names), state.hexdigest())
@@ -140,7 +140,7 @@ def _batches(texts: Any, tokenizer: Any, max_length: int | None) -> Iterator[tup
         columns = [column.to_pylist() for column in batch.columns]
         encoded = _encode(tokenizer, columns, None)
         full = np.array([len(ids) for ids in encoded["input_ids"]], dtype=np.int64)
-        # Long texts are tokenized twice: only so the plan can say how many are truncated and how long they were.
+        # Long texts are tokenized twice: only so the plan can tell how many are truncated and how long they were.
         long = np.flatnonzero(full > max_length).tolist() if max_length is not None else []
         if long:
             again = _encode(tokenizer, [[column[row] for row in long] for column in columns], max_length)

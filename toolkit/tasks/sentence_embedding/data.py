@@ -47,8 +47,8 @@ class EmbeddingData(DataConfig):
     label: str | None = locates(None)
     """The column with the label of a text; null finds it by its name."""
     score_range: tuple[float, float] | None = None
-    """The lowest and the highest score that can be given, such as [0,5]; null takes [0,1], or what the training data has
-    beyond."""
+    """The lowest and the highest score that can be given, such as [0,5]; null takes [0,1], or what the training data
+    has beyond."""
     max_length: int | None = None
     """Truncate longer texts to so many tokens; null takes them whole and refuses those that the model cannot take (the
     embedded corpus is truncated to 64)."""

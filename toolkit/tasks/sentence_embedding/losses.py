@@ -25,13 +25,14 @@ class ContrastConfig:
             yield f"contrast.scale is {self.scale}; it must be greater than 0"
 
     def unused(self) -> Iterator[str]:
-        """Yield a sentence for each setting that was changed, where the data has scores and nothing is told from the others."""
+        """Yield a sentence for each setting that was changed; where the data has scores, none of them has an effect."""
         for setting in fields(self):
             value = getattr(self, setting.name)
             if value != setting.default:
                 yield (
-                    f"contrast.{setting.name} is {str(value).lower()}, but pairs with scores are learned one by one, so that it "
-                    "changes nothing; leave it out, or give --data.kind positives if all of these pairs belong together"
+                    f"contrast.{setting.name} is {str(value).lower()}, but pairs with scores are learned one by one, "
+                    "so that it changes nothing; leave it out, or give --data.kind positives if all of these pairs "
+                    "belong together"
                 )
 
 
@@ -54,8 +55,8 @@ def in_batch_loss(
     It is also known as InfoNCE (arXiv 1807.03748) and as multiple negatives ranking (arXiv 1705.00652).
 
     Args:
-        vectors: of shape (samples, sides, dimension), of length 1; the sides are anchor, positive and, as third, a negative
-            where the data brings some.
+        vectors: of shape (samples, sides, dimension), of length 1; the sides are anchor, positive and, where the data
+            has some, a negative.
         identities: what tells texts apart, shape (samples, sides): a hash of the text, or its label. Two samples that
             share one among anchor and positive are never each other's negatives.
         scale: what cosines are multiplied with.

@@ -1,4 +1,4 @@
-"""How well vectors find what belongs together, of what `toolkit.tasks.sentence_embedding.search` found for each query."""
+"""The metric of a search: it takes what `toolkit.tasks.sentence_embedding.search` found for each query."""
 
 from typing import Any
 

@@ -18,7 +18,7 @@ from toolkit.models.tiny import encoder
 
 Pooling = Literal["mean", "cls"]
 MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-"""What a folder for `sentence_transformers` is made of. These names, older than those it writes itself, suit all its versions."""
+"""What a folder for `sentence_transformers` is made of; all its versions know these older names."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class EmbeddingModelConfig(ModelConfig):
     """The `model` section of a recipe that makes texts into vectors."""
 
     pooling: Pooling | None = None
-    """A text's vector is the mean of its tokens' states, or that of the first (cls); null takes what the model folder says, or mean."""
+    """A text's vector is the mean of its tokens' states, or that of the first (cls); null takes what the model folder
+    says, or mean."""
 
 
 def embedding_model(config: EmbeddingModelConfig, vocabulary: int, only: bool = False) -> torch.nn.Module:
@@ -48,8 +49,8 @@ def embedding_model(config: EmbeddingModelConfig, vocabulary: int, only: bool = 
         )
     if own is not None and type(own) in IMAGES_AND_TEXTS.loader._model_mapping:
         raise UserError(
-            f"model.name is {config.name!r}, a model of type {own.model_type}, which sees images beside texts; give an encoder "
-            "of texts alone, such as a BERT"
+            f"model.name is {config.name!r}, a model of type {own.model_type}, which sees images and texts; give an "
+            "encoder of texts alone, such as a BERT"
         )
     return load_model(config, TEXT_ENCODER, encoder, vocabulary=vocabulary, only=only)
 
@@ -62,7 +63,10 @@ def embed(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], pooling: Po
 
 
 def pooled(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:
-    """Return one vector for each text from the states of its tokens, shape (texts, tokens, dimension), without the padding."""
+    """Return one vector for each text from the states of its tokens, without the padding.
+
+    `states` has the shape (texts, tokens, dimension), `mask` (texts, tokens).
+    """
     if pooling == "cls":
         return states[torch.arange(len(states), device=states.device), mask.argmax(dim=1)]
     weights = mask.unsqueeze(-1).to(states.dtype)
@@ -81,8 +85,8 @@ def pooling_of(config: EmbeddingModelConfig) -> Pooling:
     others = [str(module["type"]) for module in modules if str(module["type"]).rpartition(".")[2] not in MODULES]
     if others:
         raise UserError(
-            f"{config.name} has further layers after its encoder ({', '.join(others)}), which are not trained here; say with "
-            "--model.pooling mean (or cls) that they are to be left out, or take another model"
+            f"{config.name} has further layers after its encoder ({', '.join(others)}), which are not trained here; "
+            "say with --model.pooling mean (or cls) that they are to be left out, or take another model"
         )
     path = next((str(module["path"]) for module in modules if str(module["type"]).endswith(".Pooling")), "1_Pooling")
     found = _read(config, f"{path}/config.json")
@@ -95,8 +99,8 @@ def pooling_of(config: EmbeddingModelConfig) -> Pooling:
     if modes == ["mean"] or modes == ["cls"]:
         return modes[0]  # type: ignore[return-value]
     raise UserError(
-        f"{config.name} pools the states of its tokens by {', '.join(modes or others) or 'nothing'}, which is not done here; give "
-        "--model.pooling mean or cls, or take another model"
+        f"{config.name} pools the states of its tokens by {', '.join(modes or others) or 'nothing'}, which is not done "
+        "here; give --model.pooling mean or cls, or take another model"
     )
 
 
@@ -111,7 +115,7 @@ POOLING_KEYS = {
 def embedding_folder(
     tokenizer: Any, max_length: int | None, pooling: Pooling
 ) -> Callable[[torch.nn.Module, Path, Mapping[str, Any]], None]:
-    """Return a task's `export`: a folder for `transformers.AutoModel` and for `sentence_transformers.SentenceTransformer`."""
+    """Return a task's `export`: a folder for `AutoModel` of Transformers and `SentenceTransformer`."""
     usage = 'Load it with `sentence_transformers.SentenceTransformer("<this folder>")`.'
     write = pretrained_folder(
         tokenizer, max_length, "Sentence embeddings", "feature-extraction", usage, "sentence-transformers"

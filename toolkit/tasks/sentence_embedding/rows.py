@@ -44,17 +44,17 @@ def find_roles(
     score: str | None = None,
     label: str | None = None,
 ) -> Roles:
-    """Return what a `datasets.Dataset` can teach: what was asked for, or else what its columns say by their usual names.
+    """Return what is learned from a `datasets.Dataset`: what was asked for, or what its columns' usual names mean.
 
     Raises:
-        UserError: a given column does not exist, settings contradict each other, or it cannot be told.
+        UserError: a given column does not exist, settings contradict each other, or the columns leave it open.
     """
     given = [flag for flag, name in (("score", score), ("label", label), ("negative", negative)) if name is not None]
     if len(given) > 1 or (label is not None and text_pair is not None):
         both = given if len(given) > 1 else ["label", "text_pair"]
         raise UserError(
-            f"data.{both[0]} and data.{both[1]} are both given, but scores are of pairs, labels of single texts, and negatives "
-            "belong to positives; leave one of them out"
+            f"data.{both[0]} and data.{both[1]} are both given, but scores are of pairs, labels of single texts, and "
+            "negatives belong to positives; leave one of them out"
         )
     existing = table.column_names
     plain = {plain_name(name): name for name in existing}
@@ -72,9 +72,9 @@ def find_roles(
             kind = "labels"
         elif labels:
             raise UserError(
-                f"the data has pairs ({pair[0]!r} and {pair[1]!r}) and a column {labels[0]!r}, which may be a score or a class: "
-                f"give --data.score {labels[0]} if it says how alike two texts are, or --data.kind positives to take "
-                "every row as a pair of texts that belong together"
+                f"the data has pairs ({pair[0]!r} and {pair[1]!r}) and a column {labels[0]!r}, which may be a score or "
+                f"a class: give --data.score {labels[0]} if it says how alike two texts are, or --data.kind positives to "
+                "take every row as a pair of texts that belong together"
             )
         else:
             kind = "positives"

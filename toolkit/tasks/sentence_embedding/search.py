@@ -1,4 +1,4 @@
-"""What vectors are good for, found out by searching: every held-out text against all others, and against word counts."""
+"""The evaluation of vectors by searching: every held-out text among all others; word counts are the baseline."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Search:
         queries, candidates, right, excluded = self.questions
         found = search(sides[0][queries], sides[-1][candidates], right, excluded)
         found = [{**one, "nearest": int(candidates[one["nearest"]])} for one in found]
-        # Queries without a right answer, such as the only held-out text of its label, say nothing.
+        # Queries without a right answer, such as the only held-out text of its label, are left out.
         asked = [number for number, one in enumerate(found) if one["rank"] > 0]
         cosines = [{"cosine": one.pop("cosine")} for one in found]
         return Postprocessed(
@@ -49,7 +49,7 @@ class Search:
 
     @cached_property
     def questions(self) -> tuple[Array, Array, Callable[[Array], Array], Callable[[Array], Array]]:
-        """The rows that are searched for and among, and which are right or excluded for which (by number among these)."""
+        """The rows of queries and of candidates, and which candidates are right, or excluded, for some queries."""
         identities = self.texts.evaluate.identities
         if self.texts.kind == "labels":
             labels, rows = identities[:, 0], np.arange(len(identities))
@@ -130,9 +130,9 @@ def search(
         excluded: returns which are not looked at, likewise.
 
     Returns:
-        For each query the rank of the nearest right candidate (0 where none is right), the nearest candidate with its cosine, and
-        the share of pairs of a right and a wrong one in which the right one is nearer. A tie counts against the rank and half for the share.
-        Costs the product of both numbers.
+        For each query the rank of the nearest right candidate (0 where none is right), the nearest candidate with its
+        cosine, and the share of pairs of a right and a wrong one in which the right one is nearer. A tie counts against
+        the rank and half for the share. Costs the product of both numbers.
     """
     from scipy.stats import rankdata
 

@@ -108,7 +108,7 @@ class EmbeddingTexts(DataRead):
         return TokenizedDataset(texts, values, lengths, digest_of(digests, rows.scores))
 
     def too_few(self) -> Iterator[str]:
-        """Yield a sentence for each part of the data in which nothing can be told from anything else."""
+        """Yield a sentence for each part of the data that has no negatives, so that nothing can be learned."""
         if self.kind == "scores":
             return
         for rows, more in ((self.train, ""), (self.evaluate, " or data.eval")):
@@ -120,7 +120,7 @@ class EmbeddingTexts(DataRead):
                     f"nothing to tell apart; give more rows{more}"
                 )
             elif self.kind == "positives" and len(self.columns) > 2 and rows is self.train:
-                continue  # the negatives are there to be told from
+                continue  # its rows bring negatives
             elif self.kind == "positives" and (
                 all_related(anchors, others[0]) or (rows is self.evaluate and all_right(anchors, others[0]))
             ):

@@ -59,7 +59,7 @@ def find_places(table: Any, source: str | None, target: str | None) -> tuple[Pla
     problems: list[str] = []
     wanted = ("source", source, SOURCE_NAMES), ("target", target, TARGET_NAMES)
     for flag, given, tiers in wanted:
-        # That both are given as one column is told below.
+        # One column given for both is reported below.
         taken = [other for name, other, _ in wanted if name != flag and other is not None and given is None]
         try:
             places.append(Place(find_column(table.column_names, flag, given, tiers, f"the {flag} text", taken)))

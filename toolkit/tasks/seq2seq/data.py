@@ -58,7 +58,7 @@ class TextPairs(DataConfig):
         return parallel_splits(self, *self.two_files()) or super().tables(corpus)
 
     def two_files(self) -> tuple[tuple[str, str], str]:
-        """Return the endings that two such files have, and the flags that say so."""
+        """Return the endings that two such files have, and the flags that name them."""
         return (self.source or "source", self.target or "target"), "--data.source {} --data.target {}"
 
     def read(self, corpus: Callable[[], "Splits"]) -> Pairs:
@@ -115,12 +115,18 @@ class TranslationPairs(TextPairs):
             yield "one of data.source_language and data.target_language is given; give both, or neither"
         elif self.source_language is not None:
             if self.source_language == self.target_language:
-                yield f"data.source_language and data.target_language are both {self.source_language!r}; give two languages"
+                yield (
+                    f"data.source_language and data.target_language are both {self.source_language!r}; give two "
+                    "languages"
+                )
             if self.source is not None or self.target is not None:
-                yield "data.source_language and data.target_language say where the texts are; leave data.source and data.target out"
+                yield (
+                    "data.source_language and data.target_language say where the texts are; leave data.source and "
+                    "data.target out"
+                )
 
     def two_files(self) -> tuple[tuple[str, str], str]:
-        """Return the endings that a file for each language has, and the flags that say so."""
+        """Return the endings that a file for each language has, and the flags that name them."""
         if self.source_language is None or self.target_language is None:
             endings, _ = super().two_files()
         else:

@@ -62,8 +62,8 @@ def generated_texts(model: Any, batch: Batch, tokenizer: Any) -> list[str]:
     """Return what the model writes for each source of a batch.
 
     Each process generates for its own batch on the module itself, without a collective: one may need more tokens than
-    another. Rows are masked from each other's padding, so a text does not depend on its neighbours, but for rounding: where
-    two tokens are likely to the last digits alike, another batch may take the other one.
+    another. Padding is masked, so a text does not depend on its neighbours, but for rounding: where two tokens are
+    equally likely to the last digits, another batch may take the other one.
     """
     with torch.no_grad():
         ids = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], tokenizer=tokenizer)

@@ -1,4 +1,4 @@
-"""Metrics of generated texts, each against one or several references; all are computed by the packages that define them."""
+"""Metrics of generated texts, each against one or several references, computed by the packages that define them."""
 
 from collections.abc import Sequence
 

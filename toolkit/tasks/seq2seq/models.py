@@ -78,8 +78,8 @@ def target_logits(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
 def decoder_inputs(model: torch.nn.Module, labels: torch.Tensor) -> torch.Tensor:
     """Return what the decoder reads: the labels one place further on, behind the token it begins with.
 
-    The model's own rule is taken where it has one: some begin with the language. Given the labels, a model would do it by
-    itself, but also compute a loss of its own, which costs the memory of the logits once more.
+    The model's own rule is taken where it has one: some begin with the language. Given the labels, a model would shift
+    them itself, but also compute a loss of its own, which costs the memory of the logits once more.
     """
     module: Any = getattr(model, "module", model)  # what Accelerate wraps around a model keeps it under this name
     own = getattr(module, "prepare_decoder_input_ids_from_labels", None)

@@ -1,4 +1,4 @@
-"""Pairs of a source and a target text after they were read: token ids, batches, and what a model's texts are held against."""
+"""Pairs of a source and a target text after they were read: token ids, batches, references and baselines."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -109,7 +109,7 @@ class Pairs(DataRead):
         return list(self.evaluate.table["references"])
 
     def copies(self) -> list[str]:
-        """Return what a model would answer that copies the source: in a translation names and numbers are often right."""
+        """Return what a model would answer that copies the source; names and numbers are often right."""
         return [self.source(number) for number in range(len(self.evaluate))]
 
     def trivial_summaries(self) -> list[str]:

@@ -27,7 +27,7 @@ def parallel_splits(data: DataConfig, endings: Sequence[str], flags: str) -> "Sp
     """Return the lines of two files for training, and of two for evaluation if named, or None if other data is meant.
 
     Args:
-        data: names one file of each two; the other one lies beside it, packed with gzip or not.
+        data: names one file of each two; the other one stands next to it, packed with gzip or not.
         endings: of the two files, and the names of their columns.
         flags: how the endings are given, for messages.
 
@@ -50,7 +50,7 @@ def parallel_splits(data: DataConfig, endings: Sequence[str], flags: str) -> "Sp
             f"data.eval {data.eval!r} is no file that ends with .{' or .'.join(endings)}; give one of two such files"
         )
     data.file_options.no_header_in(f"{train} is read line by line")
-    groups = [[_beside(path, ending) for ending in endings] for path in (train, evaluate) if path is not None]
+    groups = [[_partner(path, ending) for ending in endings] for path in (train, evaluate) if path is not None]
     tables = [_lines(files, endings) for files in groups]
     told_of = [f"{first} and {second.name}, line by line" for first, second in groups]
     files = tuple(file for group in groups for file in group)
@@ -63,14 +63,14 @@ def ending_of(path: Path) -> str:
 
 
 def _suggest(path: Path, flags: str) -> None:
-    """Raise UserError if a file of another ending lies beside one that is no table and whose ending no flag names."""
+    """Raise UserError if next to a file that is no table there is one of another ending, and no flag names these."""
     ending = ending_of(path)
     stem = path.name.removesuffix(".gz").removesuffix(ending)
     with file_errors(path):
         if not LANGUAGE.fullmatch(ending) or is_parquet(path) or form_of_text(path):
             return
-        beside = sorted(other for other in path.parent.iterdir() if other.name.startswith(stem) and is_file(other))
-    for other in beside:
+        others = sorted(other for other in path.parent.iterdir() if other.name.startswith(stem) and is_file(other))
+    for other in others:
         if LANGUAGE.fullmatch(ending_of(other)) and ending_of(other) != ending and format_of(other) is None:
             raise UserError(
                 f"{path} and {other.name} may be two files that belong together line by line; if they are, say which "
@@ -78,7 +78,7 @@ def _suggest(path: Path, flags: str) -> None:
             )
 
 
-def _beside(path: Path, ending: str) -> Path:
+def _partner(path: Path, ending: str) -> Path:
     if ending_of(path) == ending:
         return path
     name = path.name.removesuffix(".gz").removesuffix(ending_of(path)) + ending
@@ -108,10 +108,10 @@ def _lines(files: Sequence[Path], names: Sequence[str]) -> "datasets.Dataset":
 def _texts(path: Path) -> "pyarrow.ChunkedArray":
     import pyarrow as pa
 
-    pieces = []
+    parts = []
     with file_errors(path):
         refuse_foreign(path)
         with open_text(path, newline="\n") as file:
             while lines := [line.rstrip("\r\n") for line in islice(file, ROWS_AT_ONCE)]:
-                pieces.append(pa.array(lines, pa.string()))
-    return pa.chunked_array(pieces, pa.string())
+                parts.append(pa.array(lines, pa.string()))
+    return pa.chunked_array(parts, pa.string())
