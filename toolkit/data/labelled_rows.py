@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from toolkit.data.reading import (
     REMEDY,
     SHOWN,
     Checked,
+    DataRead,
     TableRows,
     checked_rows,
     hold_out,
@@ -37,6 +39,36 @@ class LabelledRows(TableRows):
 
 
 AnyLabelled = TypeVar("AnyLabelled", bound=LabelledRows)
+
+
+@dataclass(frozen=True)
+class LabelledData(DataRead):
+    """Training and evaluation rows with numbered labels."""
+
+    kind: Kind
+    """One label for each row, several, or a number."""
+    labels: list[str]
+    """The name of each label id; empty for regression."""
+    train: LabelledRows
+    evaluate: LabelledRows
+
+    @cached_property
+    def baseline(self) -> int | float | list[float]:
+        """What a model would predict that has seen nothing but the labels.
+
+        The most frequent label's id; for several labels the 0/1 vector of those that most rows have, or else of the
+        most frequent one; for regression the mean.
+        """
+        labels = self.train.labels
+        if self.kind == "regression":
+            return float(labels.values.mean())
+        counts = labels.counts()
+        if self.kind == "single":
+            return int(counts.argmax())
+        chosen = counts > len(labels) / 2
+        if not chosen.any():
+            chosen[counts.argmax()] = True
+        return [float(value) for value in chosen]
 
 
 class NumberedRows(NamedTuple, Generic[AnyLabelled]):

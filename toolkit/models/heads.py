@@ -1,14 +1,13 @@
 """Classification heads, and how the labels of the data meet the head that a model may already have."""
 
 from collections.abc import Sequence
-from dataclasses import Field, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from toolkit.config.model import ModelConfig
-from toolkit.data.labelled_rows import LabelledRows
-from toolkit.data.labels import Kind
+from toolkit.data.labelled_rows import LabelledData, LabelledRows
 from toolkit.data.reading import listed
 from toolkit.errors import UserError
 from toolkit.models.load import SEQUENCE_CLASSIFIER, Architecture, check_architecture, load_model, model_settings
@@ -88,44 +87,17 @@ def sequence_classifier(
     )
 
 
-class Labelled(Protocol):
-    """What was read: a frozen dataclass of training and evaluation rows with numbered labels, such as `Texts`."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    @property
-    def kind(self) -> Kind:
-        """One label for each row, several, or a number."""
-
-    @property
-    def labels(self) -> list[str]:
-        """The name of each label id; empty for regression."""
-
-    @property
-    def train(self) -> LabelledRows:
-        """The training rows."""
-
-    @property
-    def evaluate(self) -> LabelledRows:
-        """The evaluation rows."""
-
-    @property
-    def summary(self) -> dict[str, str]:
-        """Lines for the plan."""
+Read = TypeVar("Read", bound=LabelledData, covariant=True)
 
 
-Read = TypeVar("Read", bound=Labelled)
-ReadFrom = TypeVar("ReadFrom", bound=Labelled, covariant=True)
-
-
-class LabelledData(Protocol[ReadFrom]):
+class Reads(Protocol[Read]):
     """The `data` section of a recipe whose rows have labels."""
 
-    def read(self, known_labels: Sequence[str] | None = None) -> ReadFrom:
+    def read(self, known_labels: Sequence[str] | None = None) -> Read:
         """Read the data; `known_labels` are those of a saved model, in the order of their ids."""
 
 
-def read_for_head(data: LabelledData[Read], saved: Sequence[str] | None, trained: bool) -> Read:
+def read_for_head(data: Reads[Read], saved: Sequence[str] | None, trained: bool) -> Read:
     """Read data with labels for a model whose head has the labels `saved`, in the order of their ids.
 
     Args:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ from toolkit.config.schema import at_least, locates
 from toolkit.data.columns import LABEL_NAMES, find_column
 from toolkit.data.config import DataConfig, embedded_splits
 from toolkit.data.label_reading import kind_of, read_labels
-from toolkit.data.labelled_rows import labels_line, number_rows
-from toolkit.data.labels import Kind
-from toolkit.data.reading import Checked, DataRead, counts_line, row_numbers
+from toolkit.data.labelled_rows import LabelledData, labels_line, number_rows
+from toolkit.data.reading import Checked, counts_line, row_numbers
 from toolkit.data.sources import Splits
 from toolkit.errors import UserError
 from toolkit.extras import require
@@ -110,7 +108,9 @@ class LabelledImages(DataConfig):
             remedy="replace them, or leave them out with --data.drop_invalid true",
         )
         summary |= {**rows.summary, **described(rows.train, rows.evaluate, self.background)}
-        return Images(rows.labels, rows.train, rows.evaluate, summary=summary, files=read.files, workers=self.workers)
+        return Images(
+            "single", rows.labels, rows.train, rows.evaluate, summary=summary, files=read.files, workers=self.workers
+        )
 
     def _refuse_settings_of_tables(self) -> None:
         self.file_options.no_header_in("the images are in folders of their labels, without a table")
@@ -135,23 +135,11 @@ class LabelledImages(DataConfig):
 
 
 @dataclass(frozen=True)
-class Images(DataRead):
+class Images(LabelledData):
     """Training and evaluation images with numbered labels."""
 
-    labels: list[str]
-    """The name of each label id."""
     train: ImageRows
     evaluate: ImageRows
-
-    @property
-    def kind(self) -> Kind:
-        """The kind of the labels, for `read_for_head`: one for each image."""
-        return "single"
-
-    @cached_property
-    def baseline(self) -> int:
-        """The id of the most frequent training label: what a model would predict that has seen no image."""
-        return int(self.train.labels.counts().argmax())
 
     def sources(self) -> tuple[ImageSource, ImageSource]:
         """Return the training and the evaluation samples."""
