@@ -24,8 +24,8 @@ from toolkit.tasks.dpo.tokens import PairIds
 from toolkit.tasks.dpo.tokens import pad_pairs as pad_preferences
 from toolkit.tasks.image_classification.processor import stack_images
 from toolkit.tasks.language_modeling.blocks import pad_blocks
-from toolkit.tasks.question_answering.finding import pad_windows
-from toolkit.tasks.question_answering.spans import span_loss
+from toolkit.tasks.question_answering.answers import span_loss
+from toolkit.tasks.question_answering.windows import pad_windows
 from toolkit.tasks.sentence_embedding.losses import in_batch_loss
 from toolkit.tasks.sentence_embedding.models import embed
 from toolkit.tasks.sentence_embedding.texts import pad_sides

@@ -16,16 +16,16 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 
 from dataclasses import dataclass
 
-from toolkit import Config, Rates, Task, TaskData, fine_tune
+from toolkit import Config, Rates, Task, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.models.load import QUESTION_ANSWERER, load_model
 from toolkit.models.tiny import encoder
 from toolkit.models.tokenizer import tokenizer
+from toolkit.tasks.question_answering.answers import best_spans, postprocess_answers, show_answer, span_loss
 from toolkit.tasks.question_answering.data import QuestionData
 from toolkit.tasks.question_answering.export import answering_folder
-from toolkit.tasks.question_answering.finding import pad_windows, postprocess_answers, show_answer
 from toolkit.tasks.question_answering.metrics import answer_scores
-from toolkit.tasks.question_answering.spans import best_spans, span_loss
+from toolkit.tasks.question_answering.windows import pad_windows
 
 
 @dataclass(frozen=True)
@@ -41,30 +41,26 @@ class Answer(Config):
 
 
 def task(config: Answer) -> Task:
-    data = config.data
-    questions = data.read()
+    questions = config.data.read()
     tokens = tokenizer(config.model, questions.training_texts(), questions.training_digest)
-    train, held_out = questions.windows(tokens)
+    data = questions.tokenize(tokens)
     return Task(
         model=lambda context: load_model(
             config.model, QUESTION_ANSWERER, encoder, vocabulary=len(tokens), trained=config.evaluate.only
         ),
-        data=TaskData(
-            train=train,
-            evaluate=held_out,
-            files=questions.files,
-            workers=data.workers,
-            summary={"model": config.model.name or "the embedded encoder, with new weights", **questions.summary},
-        ),
+        data=data,
         collate=pad_windows(tokens),
         units=lambda batch: len(batch["labels"]),
         loss=span_loss,
-        predict=lambda model, batch: best_spans(model, batch, data.longest_answer),
-        postprocess=postprocess_answers(held_out, questions.missing, data.no_answer_margin, questions.guesses()),
+        predict=lambda model, batch: best_spans(model, batch, config.data.longest_answer),
+        postprocess=postprocess_answers(
+            data.evaluate, questions.missing, config.data.no_answer_margin, questions.guesses()
+        ),
         metrics=[answer_scores],
-        show=show_answer(held_out),
+        show=show_answer(data.evaluate),
         decode=tokens.decode,
-        export=answering_folder(tokens, data, questions.missing),
+        export=answering_folder(tokens, config.data, questions.missing),
+        summary={"model": config.model.name or "the embedded encoder, with new weights"},
     )
 
 

@@ -17,17 +17,23 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from dataclasses import dataclass
 from typing import Literal
 
-from toolkit import BatchConfig, Config, Rates, Task, TaskData, fine_tune
+from toolkit import BatchConfig, Config, Rates, Task, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.losses import causal_logits, counted, logits_of, reference_losses, summed_cross_entropy
 from toolkit.models.export import pretrained_folder
 from toolkit.models.tokenizer import tokenizer
-from toolkit.tasks.language_modeling.blocks import make_blocks, pad_blocks
+from toolkit.tasks.language_modeling.blocks import pad_blocks
 from toolkit.tasks.language_modeling.data import Documents
 from toolkit.tasks.language_modeling.masks import Masking
-from toolkit.tasks.language_modeling.metrics import token_accuracy
+from toolkit.tasks.language_modeling.metrics import (
+    guesses,
+    scores_of,
+    show_guesses,
+    token_accuracy,
+    truths,
+    unigram_scores,
+)
 from toolkit.tasks.language_modeling.models import embedded_tokenizer, find_objective, language_model
-from toolkit.tasks.language_modeling.scores import guesses, scores_of, show_guesses, truths, unigram_scores
 
 
 @dataclass(frozen=True)
@@ -52,24 +58,14 @@ def task(config: Language) -> Task:
     tokens = tokenizer(
         config.model, documents.training_texts(), documents.training_digest, embedded_tokenizer(objective)
     )
-    masking = Masking(tokens, config.data.mask) if objective == "masked" else None
-    streams = documents.tokenize(tokens)
-    train, held_out = (make_blocks(stream, tokens, objective, config.data.block) for stream in streams)
-    logits = causal_logits if objective == "causal" else logits_of
+    is_causal = objective == "causal"
+    masking = None if is_causal else Masking(tokens, config.data.mask)
+    data = documents.tokenize(tokens, objective)
+    logits = causal_logits if is_causal else logits_of
 
     return Task(
-        model=lambda runtime: language_model(config.model, objective, len(tokens), trained=config.evaluate.only),
-        data=TaskData(
-            train=train,
-            evaluate=held_out,
-            files=documents.files,
-            workers=config.data.workers,
-            summary={
-                "model": config.model.name or f"the embedded {objective} model, with new weights",
-                **documents.summary,
-                "blocks": f"{len(train):,} and {len(held_out):,} of {config.data.block} tokens, across documents",
-            },
-        ),
+        model=lambda context: language_model(config.model, objective, len(tokens), trained=config.evaluate.only),
+        data=data,
         transform=masking,
         evaluate_transform=masking,
         collate=pad_blocks(tokens),
@@ -79,13 +75,12 @@ def task(config: Language) -> Task:
         references=lambda batch: truths(batch["labels"]),
         scores=lambda model, batch: reference_losses(logits(model, batch), batch["labels"]),
         metrics=[token_accuracy],
-        from_loss=lambda mean, units: scores_of(mean, units, streams[1].bytes if objective == "causal" else None),
-        baseline_scores=lambda: unigram_scores(*streams, tokens, objective),
-        show=show_guesses(held_out, tokens, objective),
+        from_loss=lambda mean, units: scores_of(mean, units, data.evaluate.stream.bytes if is_causal else None),
+        baseline_scores=lambda: unigram_scores(data.train.stream, data.evaluate.stream, tokens, objective),
+        show=show_guesses(data.evaluate, tokens, objective),
         decode=tokens.decode,
-        export=pretrained_folder(
-            tokens, None, "Language model", "text-generation" if objective == "causal" else "fill-mask"
-        ),
+        export=pretrained_folder(tokens, None, "Language model", "text-generation" if is_causal else "fill-mask"),
+        summary={"model": config.model.name or f"the embedded {objective} model, with new weights"},
     )
 
 

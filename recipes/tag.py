@@ -1,8 +1,8 @@
 """Tag words: entities in a text (persons, places, products), parts of speech, or any class for each word.
 
     accelerate launch recipes/tag.py
-        the embedded corpus (what is each token of a line of Python: a keyword, a parameter, an attribute, ...?), a minute
-        on two cores: accuracy about 0.99 and macro F1 0.97, where the most frequent tag alone has 0.48 and 0.05
+        the embedded corpus (what is each token of a line of Python: a keyword, a parameter, an attribute, ...?), a
+        minute on two cores: accuracy about 0.99 and macro F1 0.97, where the most frequent tag alone has 0.48 and 0.05
 
     accelerate launch recipes/tag.py --data.train train.conll --data.eval dev.conll \\
         --model.name path/or/hub-id --output runs/entities
@@ -17,7 +17,7 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from dataclasses import dataclass, replace
 from functools import partial
 
-from toolkit import Batch, Config, Task, TaskData, fine_tune
+from toolkit import Batch, Config, Task, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.losses import NOT_COUNTED, counted, logits_of, summed_cross_entropy
 from toolkit.models.export import pretrained_folder
@@ -43,7 +43,7 @@ class Tag(Config):
 
 
 def loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the cross-entropy summed over the labelled words; a word's label stands at its first piece."""
+    """Return the cross-entropy summed over the labelled words; a word's label stands at its first token."""
     return summed_cross_entropy(logits_of(model, batch), batch["labels"])
 
 
@@ -61,9 +61,9 @@ def task(config: Tag) -> Task:
     sentences = config.data.read(saved_labels(config.model, TOKEN_CLASSIFIER), trained=only)
     embedded = replace(ENCODER, prefix_space=True)
     tokens = prepare_for_words(tokenizer(config.model, sentences.training_texts(), sentences.training_digest, embedded))
-    train, held_out = sentences.tokenize(tokens)
+    data = sentences.tokenize(tokens)
     return Task(
-        model=lambda runtime: load_model(
+        model=lambda context: load_model(
             config.model,
             TOKEN_CLASSIFIER,
             encoder,
@@ -71,22 +71,17 @@ def task(config: Tag) -> Task:
             settings=labels_of_head(sentences.labels),
             trained=only,
         ),
-        data=TaskData(
-            train=train,
-            evaluate=held_out,
-            files=sentences.files,
-            workers=config.data.workers,
-            summary={"model": config.model.name or "the embedded encoder, with new weights", **sentences.summary},
-        ),
+        data=data,
         collate=pad_words(tokens),
         units=lambda batch: counted(batch["labels"]),
         loss=loss,
         predict=predict,
-        postprocess=partial(sentences.postprocess, held_out),
+        postprocess=partial(sentences.postprocess, data.evaluate),
         metrics=tag_metrics(sentences.kind),
         show=sentences.show,
         decode=tokens.decode,
         export=pretrained_folder(tokens, None, "Token classification", "token-classification"),
+        summary={"model": config.model.name or "the embedded encoder, with new weights"},
     )
 
 

@@ -502,7 +502,7 @@ def test_documents_of_any_ending() -> None:
     ):
         write(name, content)
         read = Documents(train=name, held_out=0.5).read()
-        assert [*read.training_texts(), *read.evaluate["text"]] == ["One\ttab.\n", "Two lines.\n"]
+        assert [*read.training_texts(), *read.evaluate.texts()] == ["One\ttab.\n", "Two lines.\n"]
         assert ("read as a text" in read.summary["data"]) == (name != "book.txt")
     write("rows.data", lines({"text": "One."}, {"text": "Two."}))
     assert "2 documents" in Documents(train="rows.data").read().summary["held out"]

@@ -22,7 +22,7 @@ MAY_WAIT = {
     "toolkit/tasks/sft/replies.py predict": "where each prompt ends decides what is generated from",
     "toolkit/tasks/sft/replies.py generate": "Transformers asks after each token whether all texts have ended",
     "toolkit/tasks/seq2seq/generation.py generated_texts": "likewise",
-    "toolkit/lockstep.py generate": "likewise, and whether those of other processes have",
+    "toolkit/evaluation.py generate": "likewise, and whether those of other processes have",
 }
 # Who of Transformers makes the host wait in a forward pass, whatever it is told; docs/parallelism.md says so too.
 FAMILIES_THAT_WAIT = {

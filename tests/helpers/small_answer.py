@@ -19,8 +19,8 @@ def questions(count: int, seed: int, missing: bool = True, most: int = 6) -> lis
         context = " ".join(f"The {thing} lies in the {place}." for thing, place in zip(things, places, strict=True))
         asked = generator.randrange(len(things))
         if missing and number % 5 == 4:
-            missing = next(word for word in WORDS if word not in things)
-            question, answers = f"Where is the {missing}?", {"text": [], "answer_start": []}
+            absent = next(word for word in WORDS if word not in things)
+            question, answers = f"Where is the {absent}?", {"text": [], "answer_start": []}
         else:
             question = f"Where is the {things[asked]}?"
             start = context.index(f"The {things[asked]} ") + len(f"The {things[asked]} lies in the ")
@@ -36,7 +36,7 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def arguments(folder: Path) -> list[str]:
-    """Write 37 training and 11 evaluation questions and return the flags of a run of 6 steps; long contexts have windows."""
+    """Write 37 training and 11 evaluation questions and return the flags of a run of 6 steps; some have windows."""
     train = write_rows(folder / "train.jsonl", questions(37, 0))
     held_out = write_rows(folder / "eval.jsonl", questions(11, 1))
     flags = "--data.max_length 32 --data.stride 8 --model.dtype float64 --model.dropout 0 --epochs null --steps 6"

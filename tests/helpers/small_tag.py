@@ -1,4 +1,4 @@
-"""A small run of the recipe that tags words: a CoNLL file that is written here, sentences of several windows among them."""
+"""A small run of the recipe that tags words: CoNLL files that are written here, with sentences of several windows."""
 
 import random
 from pathlib import Path

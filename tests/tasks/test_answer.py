@@ -1,4 +1,4 @@
-"""The recipe that answers questions: layouts, windows, spans, the rules of the scores, and the model as others use it."""
+"""The recipe that answers questions: layouts, windows, spans, the rules of the scores, and the model as it is used."""
 
 import importlib.util
 import json
@@ -17,12 +17,11 @@ from trial import Outcome, run_here
 
 from toolkit.errors import UserError
 from toolkit.models.tokenizer import ENCODER, train_tokenizer
+from toolkit.tasks.question_answering.answers import best_answers, best_spans, span_loss
 from toolkit.tasks.question_answering.checks import NOWHERE
 from toolkit.tasks.question_answering.data import QuestionData, groups_of
-from toolkit.tasks.question_answering.finding import best_answers, pad_windows
 from toolkit.tasks.question_answering.metrics import answer_scores
-from toolkit.tasks.question_answering.spans import best_spans, span_loss
-from toolkit.tasks.question_answering.windows import WindowSize, question_windows
+from toolkit.tasks.question_answering.windows import WindowSize, pad_windows, question_windows
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "answer.py"
 
@@ -53,7 +52,7 @@ def answer(recipe: ModuleType, folder: Path, *words: str) -> Outcome:
 
 
 def refusal(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> str:
-    """Return what the reader says of rows that it refuses."""
+    """Return the message on rows that are refused."""
     with pytest.raises(UserError) as caught:
         QuestionData(train=str(write_rows(folder / "rows.jsonl", rows)), **settings).read()
     return str(caught.value)
@@ -63,29 +62,29 @@ def refusal(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> str:
 
 
 def published_words(text: str) -> str:
-    """The published normalisation, written down once more: lower case, punctuation, articles, white space, in this order."""
+    """The published normalisation, once more: lower case, punctuation, articles, white space, in this order."""
     text = "".join(sign for sign in text.lower() if sign not in set(string.punctuation))
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text, flags=re.UNICODE).split())
 
 
 def published_f1(answer: str, reference: str, version: int) -> float:
-    said, wanted = published_words(answer).split(), published_words(reference).split()
-    if version == 2 and (not said or not wanted):
-        return float(said == wanted)
+    given, wanted = published_words(answer).split(), published_words(reference).split()
+    if version == 2 and (not given or not wanted):
+        return float(given == wanted)
     left = list(wanted)
-    shared = sum(1 for word in said if word in left and (left.remove(word) or True))
+    shared = sum(1 for word in given if word in left and (left.remove(word) or True))
     if not shared:
         return 0.0
-    precision, recall = shared / len(said), shared / len(wanted)
+    precision, recall = shared / len(given), shared / len(wanted)
     return 2 * precision * recall / (precision + recall)
 
 
 def published_scores(answers: list[str], references: list[list[str]], version: int) -> tuple[float, float]:
     exact, f1 = [], []
-    for said, known in zip(answers, references, strict=True):
+    for given, known in zip(answers, references, strict=True):
         worth = known if version == 1 else [text for text in known if published_words(text)] or [""]
-        exact.append(max(float(published_words(said) == published_words(text)) for text in worth))
-        f1.append(max(published_f1(said, text, version) for text in worth))
+        exact.append(max(float(published_words(given) == published_words(text)) for text in worth))
+        f1.append(max(published_f1(given, text, version) for text in worth))
     return sum(exact) / len(exact), sum(f1) / len(f1)
 
 
@@ -177,7 +176,7 @@ def test_whatever_is_wrong_with_rows_is_told_at_once(tmp_path: Path) -> None:
     rows[3]["answers"]["answer_start"][0] += 1
     rows[4]["answers"] = {"text": ["attic"], "answer_start": [1, 2]}
     rows[5]["is_impossible"] = True
-    said = refusal(tmp_path, rows)
+    message = refusal(tmp_path, rows)
     for number, part in [
         (1, "without a question"),
         (2, "without a context"),
@@ -186,13 +185,13 @@ def test_whatever_is_wrong_with_rows_is_told_at_once(tmp_path: Path) -> None:
         (5, "as many starts as texts"),
         (6, "marked as impossible"),
     ]:
-        assert re.search(rf"number {number},.*{part}.*--data.drop_invalid", said), part
-    assert f"is said to start at {rows[3]['answers']['answer_start'][0]}, and starts at" in said
-    assert "'Atlantis'" in said
+        assert re.search(rf"number {number},.*{part}.*--data.drop_invalid", message), part
+    assert f"is said to start at {rows[3]['answers']['answer_start'][0]}, and starts at" in message
+    assert "'Atlantis'" in message
     # Left out, or mended, and counted.
     path = write_rows(tmp_path / "rows.jsonl", rows)
     left = QuestionData(train=str(path), drop_invalid=True, mend_answers=True).read()
-    assert left.summary["dropped"].startswith("5 ")
+    assert left.summary["dropped"] == "questions with something wrong about them: 5 of the training data"
     assert left.summary["mended"].startswith("1 ")
     assert len(left.train) + len(left.evaluate) == 9
 
@@ -227,11 +226,11 @@ def test_numbers_are_read_as_they_are_written(tmp_path: Path) -> None:
 def test_columns_that_cannot_be_found(tmp_path: Path) -> None:
     row = {"question": "Which?", "context": "an attic", "answer": "attic"}
     other = write_rows(tmp_path / "other.jsonl", [{"question": "Which?", "context": "an attic"}])
-    said = refusal(tmp_path, [row], eval=str(other))
-    assert said.startswith("evaluation data: cannot tell which column holds the answers")
-    assert "the data has the columns 'question', 'context'" in said
-    said = refusal(tmp_path, [row], question="context", context="context")
-    assert "data.question is 'context', a column that is taken for something else too" in said
+    message = refusal(tmp_path, [row], eval=str(other))
+    assert message.startswith("evaluation data: cannot tell which column holds the answers")
+    assert "the data has the columns 'question', 'context'" in message
+    message = refusal(tmp_path, [row], question="context", context="context")
+    assert "data.question is 'context', a column that is taken for something else too" in message
     # A column that was given is no other one, whatever its name.
     rows = [{"text": "Which?", "source": "an attic", "answer": "attic"}]
     path = write_rows(tmp_path / "rows.jsonl", rows)
@@ -296,7 +295,7 @@ def test_windows_are_those_of_the_tokenizer_and_hold_the_answer(tmp_path: Path, 
         read.train.questions,
         contexts,
         truncation="only_second",
-        max_length=size.length,
+        max_length=size.max_length,
         stride=size.stride,
         return_overflowing_tokens=True,
     )
@@ -351,7 +350,9 @@ def by_hand(sample: dict[str, Any], longest: int) -> tuple[float, list[float]]:
 def test_loss_and_spans_are_those_of_the_windows_alone(tmp_path: Path, tokens: Any, side: str) -> None:
     windows = question_windows(read_small(tmp_path).train, tokens, WindowSize(30, 7))
     samples = windows.fetch(range(len(windows)))
-    by_side = SimpleNamespace(pad_token_id=0, pad_token_type_id=0, padding_side=side)
+    by_side = SimpleNamespace(
+        pad_token_id=0, pad_token_type_id=0, padding_side=side, model_input_names=["input_ids", "attention_mask"]
+    )
     batch = pad_windows(by_side)(samples)
     expected = [by_hand(sample, 3) for sample in samples]
     assert float(span_loss(Fixed(), batch)) == pytest.approx(sum(loss for loss, _ in expected), rel=1e-13)
@@ -380,9 +381,9 @@ def test_the_best_span_of_all_windows_is_the_answer(tmp_path: Path, tokens: Any)
     assert answers[several] == context[begin:end]
     assert begin > 20
     assert [answers[number] for number in range(len(answers)) if number != several] == ["The"] * (len(answers) - 1)
-    # Where answers may lack: -8 beats -9, but by less than 2; for the one it is as likely as in its least willing window.
+    # Where answers may be missing: -8 beats -9, but by less than 2; "no answer" is as likely as in its unlikeliest window.
     answers, places, *_ = best_answers(windows, predictions, missing=True, margin=0.0)
-    assert [number for number, said in enumerate(answers) if said] == [several]
+    assert [number for number, text in enumerate(answers) if text] == [several]
     assert places[several - 1].tolist() == [-1, -1]
     assert all(best_answers(windows, predictions, missing=True, margin=2.0)[0])
     predictions[mine[-1]][3] = -0.5

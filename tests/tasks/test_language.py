@@ -1,4 +1,4 @@
-"""Language modelling: every token is predicted exactly once, its bits are those of the text, and the saved model agrees."""
+"""Language modelling: every token is predicted exactly once, its bits are those of the text, the saved model agrees."""
 
 import importlib.util
 import json
@@ -26,10 +26,10 @@ from toolkit.output.ledger import read_ledger
 from toolkit.tasks.language_modeling import masks
 from toolkit.tasks.language_modeling import stream as block_stream
 from toolkit.tasks.language_modeling.blocks import CausalBlocks, WholeBlocks, pad_blocks
-from toolkit.tasks.language_modeling.data import cut_at_line
+from toolkit.tasks.language_modeling.data import divide_at_line
 from toolkit.tasks.language_modeling.masks import Masking
-from toolkit.tasks.language_modeling.scores import guesses, scores_of, truths, unigram_scores
-from toolkit.tasks.language_modeling.stream import Stream, pieces, tokenize_documents
+from toolkit.tasks.language_modeling.metrics import guesses, scores_of, truths, unigram_scores
+from toolkit.tasks.language_modeling.stream import Stream, parts_of, tokenize_documents
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "language.py"
 
@@ -51,14 +51,14 @@ def run(language: ModuleType, words: Sequence[str], folder: Path) -> Outcome:
 
 @pytest.fixture(scope="module")
 def causal(language: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """A causal run; its files lie beside its folder."""
+    """A causal run; its files lie next to its folder."""
     place = tmp_path_factory.mktemp("causal")
     return run(language, arguments(place), place / "run").done()
 
 
 @pytest.fixture(scope="module")
 def masked(language: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """A masked run in which every chosen token becomes the mask token, so that its predictions can be repeated from outside."""
+    """A masked run in which every chosen token becomes the mask token: its predictions can be repeated from outside."""
     place = tmp_path_factory.mktemp("masked")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(masks, "HIDDEN", 1.0)
@@ -110,23 +110,23 @@ def test_every_token_is_in_exactly_one_block(tmp_path_factory: pytest.TempPathFa
     assert whole.lengths(np.arange(len(whole))).tolist() == list(map(len, framed))
 
 
-def test_a_long_document_is_tokenized_in_pieces_as_it_would_be_whole(
+def test_a_long_document_is_tokenized_in_parts_as_it_would_be_whole(
     causal: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(causal.folder / "model")
-    # Most lines are followed by empty ones, which tokenizers join: between those there may be no cut.
+    # Most lines are followed by empty ones, which tokenizers join: between those no part may end.
     spaced = "".join(line + "\n" * (3 if number % 4 else 1) for number, line in enumerate(lines(60, 1).split("\n")))
     texts = [spaced, "a word without end" * 30, "x"]
-    monkeypatch.setattr(block_stream, "PIECE", 200)
-    parts = [list(pieces(text)) for text in texts]
+    monkeypatch.setattr(block_stream, "PART", 200)
+    parts = [list(parts_of(text)) for text in texts]
     assert len(parts[0]) > 10
-    assert ["".join(piece for piece, _ in part) for part in parts] == texts
-    assert [[ends for _, ends in part].index(True) for part in parts] == [len(part) - 1 for part in parts]
-    assert not any(piece[-2].isspace() for piece, _ in parts[0][:-1])
-    assert not any(piece[0].isspace() for piece, _ in parts[0])
-    stream = tokenize_documents([texts[0], texts[2]], "pieces", tokenizer)
+    assert ["".join(part for part, _ in found) for found in parts] == texts
+    assert [[ends for _, ends in found].index(True) for found in parts] == [len(found) - 1 for found in parts]
+    assert not any(part[-2].isspace() for part, _ in parts[0][:-1])
+    assert not any(part[0].isspace() for part, _ in parts[0])
+    stream = tokenize_documents([texts[0], texts[2]], "parts", tokenizer)
     whole = [tokenizer(text)["input_ids"] for text in (texts[0], texts[2])]
     end = tokenizer.eos_token_id
     assert stream.tokens.tolist() == [end, *whole[0], end, *whole[1], end]
@@ -275,13 +275,13 @@ def test_the_only_document_is_divided_at_a_line(language: ModuleType, tmp_path: 
     text = lines(100, 3)
     (tmp_path / "one.txt").write_text(text)
     read = language.Documents(train=str(tmp_path / "one.txt")).read()
-    parts = [read.train["text"], read.evaluate["text"]]
-    assert parts[0][0] + parts[1][0] == text
-    assert parts[0][0].endswith("\n")
-    assert len(parts[1][0]) == pytest.approx(len(text) * 0.1, abs=80)
-    assert cut_at_line("x" * 100, 0.1) == 90
-    assert cut_at_line("x" * 20 + "\n" + "y" * 79, 0.1) == 90
-    assert cut_at_line("x" * 90 + "\n" + "y" * 9, 0.1) == 91
+    (train,), (held_out,) = read.train.texts(), read.evaluate.texts()
+    assert train + held_out == text
+    assert train.endswith("\n")
+    assert len(held_out) == pytest.approx(len(text) * 0.1, abs=80)
+    assert divide_at_line("x" * 100, 0.1) == 90
+    assert divide_at_line("x" * 20 + "\n" + "y" * 79, 0.1) == 90
+    assert divide_at_line("x" * 90 + "\n" + "y" * 9, 0.1) == 91
 
 
 def test_columns_and_whole_documents_held_out(language: ModuleType, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_columns_and_whole_documents_held_out(language: ModuleType, tmp_path: Pa
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     read = language.Documents(train=str(tmp_path / "rows.jsonl")).read()
     assert len(read.train) == 18
-    assert sorted([*read.train["content"], *read.evaluate["content"]]) == sorted(row["content"] for row in rows)
+    assert sorted([*read.train.texts(), *read.evaluate.texts()]) == sorted(row["content"] for row in rows)
 
 
 def with_rows(folder: Path, rows: list[dict[str, Any]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tagging words, from CoNLL files and tables to a model that others load; windows, schemes, and everything that can be wrong."""
+"""Tagging words, from CoNLL files and tables to a model that others load; windows, schemes, and what can be wrong."""
 
 import importlib.util
 import json
@@ -17,8 +17,8 @@ from toolkit.data.formats.conll import conll_table
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 from toolkit.tasks.token_classification.data import TaggedTexts
-from toolkit.tasks.token_classification.schemes import broken_starts, entities, kind_of_tags, repaired
-from toolkit.tasks.token_classification.windows import frame_of, pieces_of, prepare_for_words, windows_of
+from toolkit.tasks.token_classification.tags import broken_starts, entities, kind_of_tags, repaired
+from toolkit.tasks.token_classification.windows import frame_of, prepare_for_words, tokens_of_words, windows_of
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tag.py"
 STEPS = ["--steps", "14", "--epochs", "null"]
@@ -46,10 +46,10 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def problem(path: Path, **settings: Any) -> str:
-    """Return what is said of data that cannot be used."""
-    with pytest.raises(UserError) as said:
+    """Return the message on data that cannot be used."""
+    with pytest.raises(UserError) as raised:
         TaggedTexts(train=str(path), **settings).read()
-    return str(said.value)
+    return str(raised.value)
 
 
 # The whole way.
@@ -74,13 +74,13 @@ def test_entities_from_conll_files_and_the_pipeline_answers_alike(tag: ModuleTyp
     answers = pipeline("token-classification", str(outcome.folder / "model"), aggregation_strategy="first")
     found = answers([" ".join(words) for words, _ in rows])
     shown = [json.loads(line) for line in (outcome.folder / "predictions.jsonl").read_text().splitlines()]
-    said = {row["text"]: row["predicted"] for row in shown}
+    entities_of = {row["text"]: row["predicted"] for row in shown}
     assert len(shown) == 20
     assert [row["row"] for row in shown] == list(range(1, 21))
     for row, answer in zip(shown, found, strict=True):
         assert row["scores"]["lowest"] <= min((one["score"] for one in answer), default=1) + 1e-5
     for (words, _), answer in zip(rows, found, strict=True):
-        assert [f"{one['word'].strip()} ({one['entity_group']})" for one in answer] == said[" ".join(words)]
+        assert [f"{one['word'].strip()} ({one['entity_group']})" for one in answer] == entities_of[" ".join(words)]
     predicted = [_tags_of(words, answer) for (words, _), answer in zip(rows, found, strict=True)]
     assert metrics["entity_f1"] == pytest.approx(f1_score([tags for _, tags in rows], predicted), abs=1e-12)
 
@@ -123,7 +123,7 @@ def test_plain_tags_from_columns_with_held_out_rows(tag: ModuleType, tmp_path: P
     metrics, baseline = outcome.record["metrics"], outcome.record["baseline"]
     assert set(metrics) == {"loss", "accuracy", "macro_f1"}
     assert metrics["accuracy"] > 0.95 > baseline["accuracy"]
-    # A window is no limit of the model's: a pipeline would cut longer sentences there.
+    # A window is no limit of the model's: a pipeline would truncate longer sentences there.
     saved = json.loads((outcome.folder / "model" / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert saved["model_max_length"] == 512
 
@@ -139,18 +139,18 @@ def test_windows_cover_each_word_once_where_it_has_most_context(room: int, overl
         windows, owner = windows_of(counts, room, overlap)
         ends = np.cumsum(counts)
         begins, total = ends - counts, ends[-1]
-        pieces = [(int(begins[first]), int(ends[last - 1])) for first, last in windows]
-        assert all(end - start <= room for start, end in pieces)
+        spans = [(int(begins[first]), int(ends[last - 1])) for first, last in windows]
+        assert all(end - start <= room for start, end in spans)
         assert windows[0][0] == 0
         assert windows[-1][1] == len(counts)
         assert all(after[0] <= before[1] for before, after in pairwise(windows))
-        assert all(before[1] - after[0] <= overlap for before, after in pairwise(pieces))
+        assert all(before[1] - after[0] <= overlap for before, after in pairwise(spans))
         assert len(windows) == 1 or total > room
         for word, mine in enumerate(owner.tolist()):
             context = {}
             for number, (first, last) in enumerate(windows):
                 if first <= word < last:
-                    start, end = pieces[number]
+                    start, end = spans[number]
                     left = begins[word] - start if first else np.inf
                     right = end - ends[word] if last < len(counts) else np.inf
                     context[number] = min(left, right)
@@ -159,13 +159,14 @@ def test_windows_cover_each_word_once_where_it_has_most_context(room: int, overl
 
 def test_a_long_sentence_has_each_label_once_and_is_put_together_again(tag: ModuleType, tmp_path: Path) -> None:
     rows = sentences(30, 0, longest=9)
-    data = write_conll(tmp_path / "train.conll", rows)
-    config = TaggedTexts(train=str(data), eval=str(data), max_length=16, overlap=6)
+    path = str(write_conll(tmp_path / "train.conll", rows))
+    config = TaggedTexts(train=path, eval=path, max_length=16, overlap=6)
     read = config.read()
     tokens = _tokens(tag, read)
-    _, held_out = read.tokenize(tokens)
+    data = read.tokenize(tokens)
+    held_out = data.evaluate
     assert len(held_out) > len(rows)
-    assert "of at most 16 tokens" in read.summary["windows"]
+    assert "of at most 16 tokens" in data.summary["windows"]
     samples = held_out.fetch(range(len(held_out)))
     assert max(len(sample["input_ids"]) for sample in samples) <= 16
     labelled = {n: [label for label in sample["labels"] if label != NOT_COUNTED] for n, sample in enumerate(samples)}
@@ -178,7 +179,7 @@ def test_a_long_sentence_has_each_label_once_and_is_put_together_again(tag: Modu
     assert batch["labels"].shape == batch["input_ids"].shape == batch["attention_mask"].shape
     assert int((batch["labels"] != NOT_COUNTED).sum()) == sum(len(labelled[n]) for n in range(7))
     # In one window the tokens are those of the tokenizer itself.
-    whole = TaggedTexts(train=str(data), eval=str(data)).read().tokenize(tokens)[0]
+    whole = TaggedTexts(train=path, eval=path).read().tokenize(tokens).train
     for sample, (words, tags) in zip(whole.fetch(range(5)), rows, strict=False):
         encoded = tokens(words, is_split_into_words=True)
         assert sample["input_ids"] == encoded["input_ids"]
@@ -201,10 +202,11 @@ def test_words_that_the_tokenizer_makes_nothing_of(tmp_path: Path) -> None:
         {"tokens": ["red", "\u200d\ufe0f", "blue"], "tags": ["B-x", "I-x", "O"]},
         {"tokens": ["\u200d"], "tags": ["O"]},
     ]
-    data = write_rows(tmp_path / "rows.jsonl", rows)
-    read = TaggedTexts(train=str(data), eval=str(data)).read()
-    _, held_out = read.tokenize(tokens)
-    assert read.summary["unreadable"].startswith(
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    read = TaggedTexts(train=str(path), eval=str(path)).read()
+    data = read.tokenize(tokens)
+    held_out = data.evaluate
+    assert data.summary["unreadable"].startswith(
         "4 words that the tokenizer makes nothing of: no loss, and always predicted as 'O'"
     )
     assert len(held_out) == 1
@@ -229,20 +231,20 @@ def _word_piece() -> Any:
 def test_words_longer_than_a_window_are_refused_and_cut_on_request(tmp_path: Path) -> None:
     tokens = _word_piece()
     tokens.model_max_length = 4
-    data = write_rows(
+    path = write_rows(
         tmp_path / "rows.jsonl", [{"tokens": ["red", "red" + 6 * "ish", "blue"], "tags": ["B-x", "O", "O"]}] * 2
     )
     with pytest.raises(
         UserError, match=r"a word of more tokens than the model takes at once \(4; the longest has 7\) in"
     ):
-        TaggedTexts(train=str(data), eval=str(data)).read().tokenize(tokens)
-    read = TaggedTexts(train=str(data), eval=str(data), max_length=4).read()
-    windows, _ = read.tokenize(tokens)
-    assert "4 sentences have a word that is cut to a window" in read.summary["windows"]
-    assert sum(label != NOT_COUNTED for sample in windows.fetch([0, 1, 2]) for label in sample["labels"]) == 3
-    for settings, said in (({"max_length": 5}, "takes at most 4 tokens"), ({"overlap": 4}, "has room for 4 tokens")):
-        with pytest.raises(UserError, match=said):
-            TaggedTexts(train=str(data), eval=str(data), **settings).read().tokenize(tokens)
+        TaggedTexts(train=str(path), eval=str(path)).read().tokenize(tokens)
+    read = TaggedTexts(train=str(path), eval=str(path), max_length=4).read()
+    data = read.tokenize(tokens)
+    assert "4 sentences have a word that is cut to a window" in data.summary["windows"]
+    assert sum(label != NOT_COUNTED for sample in data.train.fetch([0, 1, 2]) for label in sample["labels"]) == 3
+    for settings, message in (({"max_length": 5}, "takes at most 4 tokens"), ({"overlap": 4}, "has room for 4 tokens")):
+        with pytest.raises(UserError, match=message):
+            TaggedTexts(train=str(path), eval=str(path), **settings).read().tokenize(tokens)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +299,7 @@ def test_a_tokenizer_in_python_is_asked_word_by_word() -> None:
             (word,) = words
             return {"input_ids": [ord(letter) for letter in word if letter != "-"]}
 
-    ids, counts = next(pieces_of(Slow(), [["ab", "-", "c"]]))
+    ids, counts = next(tokens_of_words(Slow(), [["ab", "-", "c"]]))
     assert ids.tolist() == [97, 98, 99]
     assert counts.tolist() == [2, 0, 1]
     assert frame_of(Slow()) == ({"input_ids": [97]}, 0)
@@ -447,27 +449,29 @@ def test_rows_that_are_not_whole(tmp_path: Path) -> None:
     bad = [{"tokens": ["a", "b"], "tags": ["O"]}, {"tokens": [], "tags": []}, {"tokens": ["a"], "tags": None}]
     more = [{"tokens": ["a", None], "tags": ["O", "O"]}, {"tokens": ["a", "b"], "tags": ["O", ""]}]
     data = write_rows(tmp_path / "a.jsonl", [good, *bad, *more, good, good])
-    said = problem(data)
-    assert "(the first such row has 2 words and 1 tags) in 1 row (number 2," in said
-    assert "an empty sentence in column 'tokens' in 1 row (number 3," in said
-    assert "nothing in column 'tokens' or 'tags' in 1 row (number 4," in said
-    assert "a word that is null in column 'tokens' in 1 row (number 5," in said
-    assert "a word without a tag in column 'tags' in 1 row (number 6," in said
+    message = problem(data)
+    assert "(the first such row has 2 words and 1 tags) in 1 row (number 2," in message
+    assert "an empty sentence in column 'tokens' in 1 row (number 3," in message
+    assert "nothing in column 'tokens' or 'tags' in 1 row (number 4," in message
+    assert "a word that is null in column 'tokens' in 1 row (number 5," in message
+    assert "a word without a tag in column 'tags' in 1 row (number 6," in message
     read = TaggedTexts(train=str(data), eval=str(data), drop_invalid=True).read()
     assert read.train.rows.tolist() == [0, 6, 7]
-    assert read.summary["dropped, training data"] == "5 rows with words or tags missing"
+    dropped = "rows with words or tags missing: 5 of the training data and 5 of the evaluation data"
+    assert read.summary["dropped"] == dropped
 
 
 def test_an_entity_that_starts_inside(tag: ModuleType, tmp_path: Path) -> None:
     rows = [(["a", "b"], ["O", "I-x"]), (["c", "d"], ["B-x", "I-x"]), (["e"], ["I-x"]), (["f", "g"], ["B-x", "I-y"])]
     data = write_conll(tmp_path / "a.conll", rows)
-    said = problem(data, eval=str(data))
+    message = problem(data, eval=str(data))
     assert (
-        "training data: 3 words are tagged as inside of an entity that has not begun, such as 'I-x', in 3 rows" in said
+        "training data: 3 words are tagged as inside of an entity that has not begun, such as 'I-x', in 3 rows"
+        in message
     )
-    assert "(numbers 1, 3, 4, counted from 1" in said
-    assert "evaluation data: 3 words" in said
-    assert "--data.repair true" in said
+    assert "(numbers 1, 3, 4, counted from 1" in message
+    assert "evaluation data: 3 words" in message
+    assert "--data.repair true" in message
     read = TaggedTexts(train=str(data), eval=str(data), repair=True).read()
     assert [read.labels[tag] for tag in read.train.tags] == ["O", "B-x", "B-x", "I-x", "B-x", "B-x", "B-y"]
     assert read.summary["repaired"].startswith("6 words")
@@ -478,10 +482,10 @@ def test_an_entity_that_starts_inside(tag: ModuleType, tmp_path: Path) -> None:
 def test_tags_that_training_does_not_know(tmp_path: Path) -> None:
     train = write_conll(tmp_path / "a.conll", [(["a", "b"], ["O", "B-x"])] * 3)
     other = write_conll(tmp_path / "b.conll", [(["a", "b"], ["B-x", "I-x"]), (["a", "b"], ["B-y", "I-y"])])
-    said = problem(train, eval=str(other))
+    message = problem(train, eval=str(other))
     assert (
         "evaluation data: tags that the training data does not know: 'B-y' (1x), 'I-y' (1x), in 1 row (number 2,"
-        in said
+        in message
     )
     alike = write_conll(tmp_path / "c.conll", [(["a", "b"], ["N", "N"])] * 3)
     assert "every word has the tag 'N', so there is nothing to learn" in problem(alike, eval=str(alike))
@@ -526,7 +530,8 @@ def test_the_embedded_lines() -> None:
     ]
     assert found == [
         "import/keyword os/import ./operator path/import as/keyword p/import",
-        "def/keyword size/function (/operator name/parameter ,/operator least/parameter =/operator 0/number )/operator :/operator",
-        "return/keyword max/builtin (/operator os/variable ./operator stat/method (/operator name/variable ,/operator flag/argument "
-        "=/operator 1/number )/operator ./operator st_size/attribute ,/operator 'a'/string )/operator",
+        "def/keyword size/function (/operator name/parameter ,/operator least/parameter =/operator 0/number )/operator "
+        ":/operator",
+        "return/keyword max/builtin (/operator os/variable ./operator stat/method (/operator name/variable ,/operator "
+        "flag/argument =/operator 1/number )/operator ./operator st_size/attribute ,/operator 'a'/string )/operator",
     ]

@@ -22,11 +22,13 @@ ROWS_AT_ONCE = 1000
 class WrittenTokens:
     """What `write_tokens` wrote: token ids that stay on the disk and are mapped into memory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, without: Sequence[str] = ()) -> None:
+        """Map what was written into a folder; columns that no sample needs are left out with `without`."""
         from datasets import Dataset
 
         self.table = Dataset.from_file(str(folder / "tokens.arrow"))
-        """What the tokenizer made of the texts: a column for each name."""
+        """All columns."""
+        self._samples = self.table.remove_columns(list(without)) if without else self.table
         self.lengths: Array = np.load(folder / "lengths.npy", mmap_mode="r")
         """Tokens of each text (int64)."""
         self.full_lengths: Array = np.load(folder / "full_lengths.npy", mmap_mode="r")
@@ -41,7 +43,7 @@ class WrittenTokens:
         """Return what the tokenizer made of some texts: lists without padding, by name."""
         if not ids:
             return []
-        columns = self.table[ids]
+        columns = self._samples[ids]
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 

@@ -1,107 +1,100 @@
 """Blocks of running text as samples: parts of a stream of tokens, for predicting the next token or hidden ones."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from toolkit.attention_masks import note_padding
 from toolkit.data.cache import digest_of
+from toolkit.data.collate import pad
+from toolkit.data.text_columns import length_limit
 from toolkit.data.tokenized import settings_kept
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
+from toolkit.tasks.language_modeling.models import Objective
 from toolkit.tasks.language_modeling.stream import Stream
 
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class CausalBlocks:
-    """A `Source` of blocks in which each token is followed by the one to predict.
+class Blocks(ABC):
+    """A `Source` of parts of a stream, of `size` tokens each; the last one is shorter.
 
-    Block i has the tokens i * block to (i + 1) * block of the stream as input, and as labels those one further: neighbours
-    share one token, the last label of the one and the first input of the other. So each token of the stream is predicted
-    exactly once, except for the end-of-text token that it begins with. The last block is shorter.
+    The end-of-text token that the stream begins with is predicted in no block; every token after it in exactly one.
     """
 
-    def __init__(self, stream: Stream, block: int) -> None:
+    added = 0
+    """Tokens of a block that are not of the stream."""
+
+    def __init__(self, stream: Stream, size: int) -> None:
         self.stream = stream
-        self.block = block
+        self.size = size
 
     def __len__(self) -> int:
-        return (len(self.stream) + self.block - 2) // self.block
-
-    def fetch(self, ids: Sequence[int]) -> list[dict[str, Ids]]:
-        """Return "input_ids" and "labels" of each block. About 5 us each."""
-        samples = []
-        for number in ids:
-            start = number * self.block
-            tokens = self.stream.tokens[start : start + self.block + 1].astype(np.int64)
-            samples.append({"input_ids": tokens[:-1], "labels": tokens[1:]})
-        return samples
+        return (len(self.stream) + self.size - 2) // self.size
 
     def lengths(self, ids: Ids) -> Ids:
         """Return the number of tokens that the model reads of each block."""
-        return np.minimum(self.block, len(self.stream) - 1 - np.asarray(ids) * self.block)
+        return np.minimum(self.size, len(self.stream) - 1 - np.asarray(ids) * self.size) + self.added
+
+    def fetch(self, ids: Sequence[int]) -> list[dict[str, Ids]]:
+        """Return the samples. About 5 us each."""
+        starts = (number * self.size for number in ids)
+        return [self.sample(self.stream.tokens[start : start + self.size + 1].astype(np.int64)) for start in starts]
+
+    @abstractmethod
+    def sample(self, tokens: Ids) -> dict[str, Ids]:
+        """Return the sample of a block, given its tokens and, first of all, the one before them."""
+
+    @abstractmethod
+    def digest(self) -> str:
+        """Return a hash of the tokens and of how they are divided."""
+
+
+class CausalBlocks(Blocks):
+    """Blocks in which each token is followed by the one to predict.
+
+    "labels" are "input_ids" one place further in the stream. So neighbours share one token: the last label of the one
+    is the first input of the other.
+    """
+
+    def sample(self, tokens: Ids) -> dict[str, Ids]:
+        return {"input_ids": tokens[:-1], "labels": tokens[1:]}
 
     def digest(self) -> str:
-        """Return a hash of the tokens and the length of a block."""
-        return digest_of("causal", self.stream.digest, self.block)
+        return digest_of("causal", self.stream.digest, self.size)
 
 
-class WholeBlocks:
-    """A `Source` of blocks that are read as a whole, each framed as the tokenizer frames a text ([CLS] ... [SEP]).
+class WholeBlocks(Blocks):
+    """Blocks that are read as a whole, each framed as the tokenizer frames a text ([CLS] ... [SEP]).
 
-    The frame counts as part of the block's length. Each token of the stream lies in exactly one block, except for the
-    end-of-text token that it begins with. The last block is shorter.
+    The frame counts as part of the block's length. Samples have "input_ids" alone: see `Masking` for the labels.
     """
 
     def __init__(self, stream: Stream, block: int, before: Sequence[int], after: Sequence[int]) -> None:
-        self.stream = stream
         self.before = np.array(before, dtype=np.int64)
         self.after = np.array(after, dtype=np.int64)
-        self.inner = block - len(before) - len(after)
-        """Tokens of the stream in a block."""
+        self.added = len(before) + len(after)
+        super().__init__(stream, block - self.added)
 
-    def __len__(self) -> int:
-        return (len(self.stream) + self.inner - 2) // self.inner
-
-    def fetch(self, ids: Sequence[int]) -> list[dict[str, Ids]]:
-        """Return "input_ids" of each block. About 5 us each."""
-        samples = []
-        for number in ids:
-            start = 1 + number * self.inner
-            tokens = self.stream.tokens[start : start + self.inner].astype(np.int64)
-            samples.append({"input_ids": np.concatenate([self.before, tokens, self.after])})
-        return samples
-
-    def lengths(self, ids: Ids) -> Ids:
-        """Return the number of tokens that the model reads of each block."""
-        left = len(self.stream) - 1 - np.asarray(ids) * self.inner
-        return np.minimum(self.inner, left) + len(self.before) + len(self.after)
+    def sample(self, tokens: Ids) -> dict[str, Ids]:
+        return {"input_ids": np.concatenate([self.before, tokens[1:], self.after])}
 
     def digest(self) -> str:
-        """Return a hash of the tokens and of how they are cut and framed."""
-        return digest_of("whole", self.stream.digest, self.inner, self.before, self.after)
+        return digest_of("whole", self.stream.digest, self.size, self.before, self.after)
 
 
-Blocks = CausalBlocks | WholeBlocks
-
-
-def make_blocks(stream: Stream, tokenizer: Any, objective: str, block: int) -> Blocks:
-    """Return the blocks of a stream for an objective (causal or masked).
-
-    Args:
-        stream: the tokens.
-        tokenizer: frames the blocks of the masked objective.
-        objective: causal or masked.
-        block: data.block.
+def make_blocks(stream: Stream, tokenizer: Any, objective: Objective, block: int) -> Blocks:
+    """Return the blocks of a stream; `block` is data.block.
 
     Raises:
-        UserError: the block is longer than that, or its frame leaves nothing of it.
+        UserError: the block is longer than what the model takes, or the tokenizer's frame leaves nothing of it.
     """
-    limit = int(tokenizer.model_max_length)  # one that knows no limit says 10**30
-    if block > limit:
+    limit = length_limit(tokenizer)
+    if limit is not None and block > limit:
         raise UserError(
             f"data.block is {block}, but the model takes at most {limit} tokens; give {limit} or less, or another model"
         )
@@ -111,8 +104,8 @@ def make_blocks(stream: Stream, tokenizer: Any, objective: str, block: int) -> B
     added = len(before) + len(after)
     if block <= added:
         raise UserError(
-            f"data.block is {block}, and the tokenizer adds {added} tokens of its own to each block, so that nothing of the "
-            f"text would be left; give at least {added + 1}"
+            f"data.block is {block}, and the tokenizer adds {added} tokens of its own to each block, so that nothing "
+            f"of the text would be left; give at least {added + 1}"
         )
     return WholeBlocks(stream, block, before, after)
 
@@ -126,23 +119,10 @@ def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def pad_blocks(tokenizer: Any) -> Callable[[list[dict[str, Ids]]], dict[str, torch.Tensor]]:
-    """Return a collate function: blocks to int64 tensors of shape (blocks, longest of them), padded on the right.
+    """Return a collate function: blocks to int64 tensors of shape (blocks, tokens of the longest), padded on the right.
 
     "labels" are -100 where there is nothing to predict; "attention_mask" is 0 on the padding.
     """
-    filler = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-
-    def collate(samples: list[dict[str, Ids]]) -> dict[str, torch.Tensor]:
-        shape = (len(samples), max(len(sample["input_ids"]) for sample in samples))
-        inputs, labels = np.full(shape, filler, dtype=np.int64), np.full(shape, NOT_COUNTED, dtype=np.int64)
-        mask = np.zeros(shape, dtype=np.int64)
-        for row, sample in enumerate(samples):
-            length = len(sample["input_ids"])
-            inputs[row, :length] = sample["input_ids"]
-            labels[row, :length] = sample["labels"]
-            mask[row, :length] = 1
-        arrays = {"input_ids": inputs, "labels": labels, "attention_mask": mask}
-        lengths = [len(sample["input_ids"]) for sample in samples]
-        return {**{name: torch.from_numpy(array) for name, array in arrays.items()}, **note_padding(lengths)}
-
-    return collate
+    # The last block alone is padded, and the mask hides it: any token does where the tokenizer has none for it.
+    padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+    return partial(pad, fillers={"input_ids": padding, "labels": NOT_COUNTED})

@@ -1,8 +1,8 @@
-"""Documents for language modelling: where they come from, which are held out, and every way in which they can be wrong."""
+"""Documents for language modelling: where they come from, what is wrong with them, and which are held out."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,11 +13,24 @@ from toolkit.data.columns import TEXT_NAMES, find_column, look_like_data
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
 from toolkit.data.files import format_of
 from toolkit.data.label_reading import is_text
-from toolkit.data.reading import SHOWN, listed, row_numbers
-from toolkit.data.tokenized import text_digest
+from toolkit.data.reading import (
+    SHOWN,
+    Checked,
+    DataRead,
+    TableRows,
+    checked_rows,
+    hold_out,
+    listed,
+    missing_columns,
+    usable_rows,
+)
+from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 from toolkit.sample_data.docstrings import docstrings_by_file
-from toolkit.tasks.language_modeling.stream import Stream, tokenize_documents
+from toolkit.task import TaskData
+from toolkit.tasks.language_modeling.blocks import Blocks, make_blocks
+from toolkit.tasks.language_modeling.models import Objective
+from toolkit.tasks.language_modeling.stream import tokenize_documents
 
 
 @dataclass(frozen=True)
@@ -25,7 +38,8 @@ class Documents(DataConfig):
     """The `data` section of a recipe that learns from running text."""
 
     text: str | None = locates(None)
-    """The column with the text, where the data has columns; null finds it by its name. A text file (.txt) is a document."""
+    """The column with the text, where the data has columns; null finds it by its name. A text file (.txt) is a
+    document."""
     block: int = 128
     """Tokens that the model reads at once: documents are joined, and cut into blocks of this length."""
     mask: float = 0.15
@@ -51,113 +65,121 @@ class Documents(DataConfig):
         read = self.tables(
             lambda: embedded_splits("docstrings of this Python's standard library, by file", docstrings_by_file())
         )
-        tables = {"training data": read.train}
-        if read.evaluate is not None:
-            tables["evaluation data"] = read.evaluate
-        column = self._column(tables)
+        column = self._column(read.tables)
+        files = file_names(read.files, sum(map(len, read.tables.values())))
+        next_files = iter(files)
+        rows, dropped = usable_rows(
+            [
+                check_documents(
+                    DocumentRows.of(name, table.select_columns([column])), [*islice(next_files, len(table))]
+                )
+                for name, table in read.tables.items()
+            ],
+            drop_invalid=self.drop_invalid,
+            a_row="document with a text in it",
+            invalid="empty documents",
+            remedy="remove these documents, or leave them out with --data.drop_invalid true",
+        )
         summary = {"data": read.origin}
-        problems, kept, dropped = [], {}, {}
-        files = file_names(read.files, sum(map(len, tables.values())))
         if not files and not self.embedded:
             summary["columns"] = f"text {column!r}"
-        for name, table in tables.items():
-            whole = table.select_columns([column])
-            empty = empty_rows(whole)
-            own, files = files[: len(whole)], files[len(whole) :]
-            if len(empty):
-                problems.append(
-                    f"{name}: no text in {named(empty, own)}; remove these documents, or leave them out with "
-                    "--data.drop_invalid true"
-                )
-            if len(empty) == len(whole):
-                raise UserError(f"{name}: there is no document with a text in it; give some text")
-            kept[name] = whole.select(np.setdiff1d(np.arange(len(whole)), empty)) if len(empty) else whole
-            dropped[name] = len(empty)
-        if problems and not self.drop_invalid:
-            raise UserError(*problems)
-        if problems:
-            summary["dropped"] = "empty documents: " + " and ".join(
-                f"{n:,} of the {name}" for name, n in dropped.items()
-            )
-        train, evaluate = kept["training data"], kept.get("evaluation data")
-        if evaluate is None:
-            train, evaluate, summary["held out"] = hold_out(train, self.held_out)
-        return ReadDocuments(train, evaluate, summary, read.files)
+        summary |= dropped
+        if len(rows) == 1:
+            rows, summary["held out"] = hold_out_documents(rows[0], self.held_out)
+        train, evaluate = rows
+        return ReadDocuments(train, evaluate, self.block, summary=summary, files=read.files, workers=self.workers)
 
     def _column(self, tables: dict[str, Any]) -> str:
+        """Return the column with the text, which all tables have."""
         existing = tables["training data"].column_names
         only = existing[0] if len(existing) == 1 and not look_like_data(existing) else None
-        given = only if self.text is None else self.text
-        column = find_column(existing, "text", given, TEXT_NAMES, "the text")
-        problems = []
-        for name, table in tables.items():
-            if column not in table.column_names:
-                problems.append(
-                    f"{name}: no column {column!r}, which the training data has; the columns here are "
-                    f"{listed(table.column_names)}: name them alike in both"
-                )
-            elif not is_text(type_ := table.data.schema.field(column).type):
-                problems.append(
-                    f"{name}: the column {column!r} holds {type_}, not text; give another one with --data.text "
-                    f"(the columns are {listed(table.column_names)})"
-                )
+        column = find_column(existing, "text", only if self.text is None else self.text, TEXT_NAMES, "the text")
+        problems = missing_columns(tables, [column])
+        problems += [
+            f"{name}: the column {column!r} holds {type_}, not text; give another one with --data.text "
+            f"(the columns are {listed(table.column_names)})"
+            for name, table in tables.items()
+            if column in table.column_names and not is_text(type_ := table.data.schema.field(column).type)
+        ]
         if problems:
             raise UserError(*problems)
         return column
 
 
 @dataclass(frozen=True)
-class ReadDocuments:
+class DocumentRows(TableRows):
+    """Documents for training or for evaluation, a text each."""
+
+    @classmethod
+    def of(cls, name: str, table: Any) -> "DocumentRows":
+        """Return all rows of a `datasets.Dataset` of one column, the text."""
+        return cls(name, table, np.arange(len(table)))
+
+    def texts(self) -> Iterator[str]:
+        """Yield the texts one after another: a document may be large, and is in memory alone."""
+        for batch in self.table.with_format("arrow").iter(ROWS_AT_ONCE):
+            for value in batch.column(0):
+                yield value.as_py()
+
+
+@dataclass(frozen=True)
+class BlockData(TaskData):
+    """The data of a language model; the tokens that the blocks are parts of are in their `stream`."""
+
+    train: Blocks
+    evaluate: Blocks
+
+
+@dataclass(frozen=True)
+class ReadDocuments(DataRead):
     """Documents to train on and to evaluate on."""
 
-    train: Any
-    """A `datasets.Dataset` with the column "text"."""
-    evaluate: Any
-    summary: dict[str, str]
-    """Lines for the plan."""
-    files: tuple[Path, ...]
-    """The local files that were read."""
+    train: DocumentRows
+    evaluate: DocumentRows
+    block: int
 
     def training_texts(self) -> Iterator[str]:
         """Yield every training document, to train a tokenizer on."""
-        yield from texts_of(self.train)
+        yield from self.train.texts()
 
-    @cached_property
+    @property
     def training_digest(self) -> str:
         """A hash of the training texts: the key under which a tokenizer that was trained on them can be kept."""
-        return text_digest(self.train)
+        return self.train.digest
 
-    def tokenize(self, tokenizer: Any) -> tuple[Stream, Stream]:
-        """Return the tokens of the training and of the evaluation documents.
+    def tokenize(self, tokenizer: Any, objective: Objective) -> BlockData:
+        """Return the training and the evaluation documents as blocks of tokens.
 
         Raises:
-            UserError: the tokenizer has no token to end a document with.
+            UserError: the tokenizer has no token to end a document with, or data.block does not fit it or the model.
         """
-        digests = (self.training_digest, text_digest(self.evaluate))
-        streams = [
-            tokenize_documents(texts_of(part), digest, tokenizer)
-            for part, digest in zip((self.train, self.evaluate), digests, strict=True)
-        ]
-        self.summary["documents"] = " and ".join(
-            f"{len(part):,} ({len(stream) - 1:,} tokens) to {purpose}"
-            for part, stream, purpose in zip(
-                (self.train, self.evaluate), streams, ("train on", "evaluate on"), strict=True
-            )
+        train, evaluate = (
+            make_blocks(tokenize_documents(rows.texts(), rows.digest, tokenizer), tokenizer, objective, self.block)
+            for rows in (self.train, self.evaluate)
         )
-        return streams[0], streams[1]
+        sizes = [
+            f"{len(rows):,} ({len(blocks.stream) - 1:,} tokens)"
+            for rows, blocks in ((self.train, train), (self.evaluate, evaluate))
+        ]
+        summary = {
+            "documents": f"{sizes[0]} to train on and {sizes[1]} to evaluate on",
+            "blocks": f"{len(train):,} and {len(evaluate):,} of {self.block} tokens, across documents",
+        }
+        return BlockData(train, evaluate, self.files, self.workers, self.summary | summary)
 
 
-def texts_of(documents: Any) -> Iterator[str]:
-    """Yield the texts of a `datasets.Dataset`, one after another: a document may be large, and is in memory alone."""
-    for batch in documents.with_format("arrow").iter(1000):
-        for value in batch.column(0):
-            yield value.as_py()
+def check_documents(whole: DocumentRows, files: list[Path]) -> Checked[DocumentRows]:
+    """Return the documents that have a text, and what is wrong with the others.
 
-
-def empty_rows(documents: Any) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """Return the numbers of the rows without a text, or with one of white space alone."""
-    found = [number for number, text in enumerate(texts_of(documents)) if text is None or not text or text.isspace()]
-    return np.array(found, dtype=np.int64)
+    `files` are those that the documents are, or none where they are rows of a table.
+    """
+    empty = np.array([text is None or not text or text.isspace() for text in whole.texts()], dtype=bool)
+    if not files or not empty.any():
+        return checked_rows(whole, {"no text": empty})
+    names = [file.name for file, is_empty in zip(files, empty, strict=True) if is_empty]
+    shown = f"{', '.join(names[:SHOWN])}{', ...' * (len(names) > SHOWN)}"
+    problem = f"{whole.name}: no text in {len(names):,} file{'s' * (len(names) > 1)} ({shown})"
+    return Checked(whole.take(np.flatnonzero(~empty)), [problem], len(names))
 
 
 def file_names(files: tuple[Path, ...], documents: int) -> list[Path]:
@@ -165,49 +187,42 @@ def file_names(files: tuple[Path, ...], documents: int) -> list[Path]:
     return list(files) if len(files) == documents and all(format_of(path) == "text" for path in files) else []
 
 
-def named(rows: "np.ndarray[Any, np.dtype[np.int64]]", files: list[Path]) -> str:
-    """Say which documents these are: by their files, or by the numbers of their rows."""
-    if not files:
-        return row_numbers(rows)
-    names = ", ".join(files[row].name for row in rows[:SHOWN].tolist())
-    return f"{len(rows):,} file{'s' * (len(rows) > 1)} ({names}{', ...' * (len(rows) > SHOWN)})"
+def hold_out_documents(whole: DocumentRows, share: float) -> tuple[list[DocumentRows], str]:
+    """Return the documents that stay in training and those that are held out, and a line for the plan.
 
-
-def hold_out(documents: Any, share: float) -> tuple[Any, Any, str]:
-    """Return documents to train on, those held out, and a line for the plan.
-
-    Of several documents whole ones are held out, the same for every seed; of a single one the last part, from the beginning
-    of a line where there is one.
+    Of several documents whole ones are held out, the same for every seed; of a single one the last part, from the
+    beginning of a line where there is one.
 
     Raises:
         UserError: a single document is too short to be divided.
     """
-    if len(documents) > 1:
-        stay, held = split_rows(len(documents), share)
-        line = f"{len(held):,} of the {len(documents):,} documents, the same for every seed"
-        return documents.select(stay), documents.select(held), line
-    text = next(texts_of(documents))
-    cut = cut_at_line(text, share)
-    if not text[:cut].strip() or not text[cut:].strip():
+    if len(whole) > 1:
+        _, held = split_rows(len(whole), share)
+        line = f"{len(held):,} of the {len(whole):,} documents, the same for every seed"
+        return hold_out(whole, held, "documents"), line
+    text = next(whole.texts())
+    place = divide_at_line(text, share)
+    if not text[:place].strip() or not text[place:].strip():
         raise UserError(
-            f"there is nothing to evaluate on: no evaluation data is given, and of the only document, with {len(text):,} "
-            f"characters, the last {share:.0%} can't be held out; give data.eval, or more text"
+            f"there is nothing to evaluate on: no evaluation data is given, and of the only document, with {len(text):,}"
+            f" characters, the last {share:.0%} can't be held out; give data.eval, or more text"
         )
-    line = f"the last {len(text) - cut:,} of the {len(text):,} characters of the only document, from the beginning of a line"
-    return as_documents(text[:cut]), as_documents(text[cut:]), line
+    characters = f"the last {len(text) - place:,} of the {len(text):,} characters of the only document"
+    parts = [DocumentRows.of(whole.name, as_document(part)) for part in (text[:place], text[place:])]
+    return parts, f"{characters}, from the beginning of a line"
 
 
-def cut_at_line(text: str, share: float) -> int:
-    """Return where the last `share` of a text begins: where a line does, if one begins near enough, or else at a character."""
+def divide_at_line(text: str, share: float) -> int:
+    """Return where the last `share` of a text begins: at the nearest line if one begins near enough, or anywhere."""
     place = round(len(text) * (1 - share))
     starts = (text.rfind("\n", 0, place) + 1, text.find("\n", place) + 1)
     near = [start for start in starts if 0 < start < len(text) and abs(start - place) < (len(text) - place) / 2]
     return min(near, key=lambda start: abs(start - place), default=place)
 
 
-def as_documents(*texts: str) -> Any:
-    """Return texts as a `datasets.Dataset`; one of them may have more than 2 GB."""
+def as_document(text: str) -> Any:
+    """Return a text, which may have more than 2 GB, as a `datasets.Dataset` of one row."""
     import datasets
     import pyarrow as pa
 
-    return datasets.Dataset(pa.table({"text": pa.array(texts, pa.large_string())}))
+    return datasets.Dataset(pa.table({"text": pa.array([text], pa.large_string())}))

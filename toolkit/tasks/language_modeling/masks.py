@@ -9,7 +9,7 @@ from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 
 HIDDEN, REPLACED = 0.8, 0.1
-"""Of the tokens that are to be predicted, so many become the mask token, and so many any other; the rest stay as they are."""
+"""Of the tokens that are to be predicted, so many become the mask token, and so many any other; the rest stay."""
 
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -17,8 +17,8 @@ Ids = np.ndarray[Any, np.dtype[np.int64]]
 class Masking:
     """A task's `transform`: hides some tokens of a block and labels them with what they were.
 
-    Each token is chosen by itself with the same probability, so that a short block may have none. Special tokens are never
-    chosen.
+    Each token is chosen by itself with the same probability, so that a short block may have none. Special tokens are
+    never chosen.
     """
 
     def __init__(self, tokenizer: Any, share: float) -> None:
@@ -29,8 +29,8 @@ class Masking:
         """
         if tokenizer.mask_token_id is None:
             raise UserError(
-                f"the objective is masked, but the tokenizer ({type(tokenizer).__name__}) has no mask token; give a model that "
-                "was made for it, or --objective causal"
+                f"the objective is masked, but the tokenizer ({type(tokenizer).__name__}) has no mask token; give a "
+                "model that was made for it, or --objective causal"
             )
         self.share = share
         self.mask = int(tokenizer.mask_token_id)
@@ -41,7 +41,7 @@ class Masking:
         """The tokens that a replaced one may become."""
 
     def __call__(self, sample: Mapping[str, Ids], generator: np.random.Generator) -> dict[str, Ids]:
-        """Return the block with "labels"; the same numbers are drawn for each block of one length, whatever is in it."""
+        """Return the block with "labels"; as many numbers are drawn for each block of one length, whatever it holds."""
         tokens = sample["input_ids"]
         chosen = (generator.random(len(tokens)) < self.share) & ~self.is_special[tokens]
         action = generator.random(len(tokens))

@@ -1,4 +1,4 @@
-"""Which language model is trained: the objective that it was made for, how much it reads at once, and the model itself."""
+"""Which language model is trained: the objective that it was made for, its tokenizer, and the model itself."""
 
 from dataclasses import replace
 from typing import Literal
@@ -28,15 +28,15 @@ def find_objective(config: ModelConfig, asked: Literal["auto", "causal", "masked
     settings = model_settings(config)
     if settings.is_encoder_decoder:
         raise UserError(
-            f"model.name is {config.name!r}, a model of type {settings.model_type} with encoder and decoder; give a model that "
-            "continues texts (causal), or one that fills in masked words (masked)"
+            f"model.name is {config.name!r}, a model of type {settings.model_type} with encoder and decoder; give a "
+            "model that continues texts (causal), or one that fills in masked words (masked)"
         )
     fills = reads_both_ways(settings)
     continues = type(settings) in CAUSAL_MODEL.loader._model_mapping and not fills
     if not fills and not continues:
         raise UserError(
-            f"model.name is {config.name!r}, a model of type {settings.model_type}, which is no language model; give one that "
-            "continues texts (causal), or one that fills in masked words (masked)"
+            f"model.name is {config.name!r}, a model of type {settings.model_type}, which is no language model; give "
+            "one that continues texts (causal), or one that fills in masked words (masked)"
         )
     own: Objective = "masked" if fills else "causal"
     if asked not in ("auto", own):
@@ -45,8 +45,8 @@ def find_objective(config: ModelConfig, asked: Literal["auto", "causal", "masked
             "causal": "a causal model, which reads forwards",
         }
         raise UserError(
-            f"objective is {asked}, but model.name is {config.name!r}, a model of type {settings.model_type}: {does[own]}; "
-            f"give --objective {own}, or another model"
+            f"objective is {asked}, but model.name is {config.name!r}, a model of type {settings.model_type}: "
+            f"{does[own]}; give --objective {own}, or another model"
         )
     return own
 

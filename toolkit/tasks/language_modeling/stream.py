@@ -14,9 +14,9 @@ from toolkit.errors import UserError
 
 FORMAT = 1
 """Part of every key in the cache: to be raised when what is written below changes."""
-PIECE = 65_536
-"""Characters of a document that are tokenized at once. A tokenizer takes some hundred bytes for each token that it returns."""
-TOGETHER = 16 * PIECE
+PART = 65_536
+"""Characters of a document that are tokenized at once: a tokenizer takes some hundred bytes for each token."""
+TOGETHER = 16 * PART
 """Characters that are tokenized by one call, on all threads that the tokenizer has."""
 COUNTED = 1 << 24
 """Tokens that are in memory at once while they are counted."""
@@ -49,7 +49,7 @@ class Stream:
 def tokenize_documents(texts: Iterable[str], texts_digest: str, tokenizer: Any) -> Stream:
     """Return the tokens of documents, which are tokenized if this machine has not done it before.
 
-    A document of more than 65,536 characters is tokenized in pieces, so that memory does not grow with it.
+    A document of more than 65,536 characters is tokenized in parts, so that memory does not grow with it.
 
     Raises:
         UserError: the tokenizer has no token to end a document with.
@@ -73,8 +73,8 @@ def end_of_text(tokenizer: Any) -> int:
     end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     if end is None:
         raise UserError(
-            f"the tokenizer ({type(tokenizer).__name__}) has no end-of-text token (eos_token, or sep_token) to stand between "
-            "documents; save it with one"
+            f"the tokenizer ({type(tokenizer).__name__}) has no end-of-text token (eos_token, or sep_token) to stand "
+            "between documents; save it with one"
         )
     return int(end)
 
@@ -84,36 +84,36 @@ def _write(texts: Iterable[str], tokenizer: Any, end: int, folder: Path) -> None
     size = 0
 
     def put(ids: Sequence[int]) -> None:
-        part = np.array(ids, dtype=np.int32).tobytes()
-        state.update(part)
-        file.write(part)
+        content = np.array(ids, dtype=np.int32).tobytes()
+        state.update(content)
+        file.write(content)
 
     with (folder / "tokens.bin").open("wb") as file:
         put([end])
         for together in _in_calls(texts):
             encoded = tokenizer(
-                [piece for piece, _ in together],
+                [part for part, _ in together],
                 add_special_tokens=False,
                 padding=False,
                 truncation=False,
                 return_attention_mask=False,
                 verbose=False,
             )["input_ids"]
-            for (piece, ends), ids in zip(together, encoded, strict=True):
-                size += len(piece.encode("utf-8"))
+            for (part, ends), ids in zip(together, encoded, strict=True):
+                size += len(part.encode("utf-8"))
                 put([*ids, end] if ends else ids)
     content = {"digest": state.hexdigest(), "bytes": size}
     (folder / "content.json").write_text(json.dumps(content), encoding="utf-8")
 
 
 def _in_calls(texts: Iterable[str]) -> Iterator[list[tuple[str, bool]]]:
-    """Yield pieces of documents, each with whether its document ends there, as many as are tokenized together."""
+    """Yield parts of documents, each with whether its document ends there, as many as are tokenized together."""
     together: list[tuple[str, bool]] = []
     characters = 0
     for text in texts:
-        for piece, ends in pieces(text):
-            together.append((piece, ends))
-            characters += len(piece)
+        for part, ends in parts_of(text):
+            together.append((part, ends))
+            characters += len(part)
             if characters >= TOGETHER:
                 yield together
                 together, characters = [], 0
@@ -121,21 +121,21 @@ def _in_calls(texts: Iterable[str]) -> Iterator[list[tuple[str, bool]]]:
         yield together
 
 
-def pieces(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield a text in pieces, each with whether it is the last.
+def parts_of(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield a text in parts, each with whether it is the last.
 
-    They are cut where a line begins, so that nearly no tokenizer sees a difference to the whole text.
+    A part begins where a line does: to nearly every tokenizer that makes no difference to the whole text.
     """
     start = 0
-    while len(text) - start > PIECE:
-        cut = _cut(text, start, start + PIECE)
-        yield text[start:cut], False
-        start = cut
+    while len(text) - start > PART:
+        end = _end_of_part(text, start, start + PART)
+        yield text[start:end], False
+        start = end
     yield text[start:], True
 
 
-def _cut(text: str, start: int, stop: int) -> int:
-    """Return the last place for a cut: after a single line end, or else after any, after a space, or anywhere."""
+def _end_of_part(text: str, start: int, stop: int) -> int:
+    """Return the last place where a part may end: after a single line end, or else any, or a space, or anywhere."""
     place = text.rfind("\n", start, stop)
     while place > start:
         # Tokenizers join white space to runs: an empty line would come out otherwise if it were divided.

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +11,17 @@ import numpy as np
 from toolkit.config.schema import at_least, locates
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
 from toolkit.data.labels import Array
+from toolkit.data.reading import Checked, DataRead, hold_out, usable_rows
+from toolkit.data.text_columns import length_limit
 from toolkit.errors import UserError
 from toolkit.sample_data.questions import questions_on_source
-from toolkit.tasks.question_answering.checks import Checked, QuestionSet, check_questions
-from toolkit.tasks.question_answering.layouts import QuestionColumns, raw_questions
+from toolkit.task import TaskData
+from toolkit.tasks.question_answering.checks import REPAIRS, QuestionSet, check_questions
+from toolkit.tasks.question_answering.layouts import raw_questions
 from toolkit.tasks.question_answering.windows import QuestionWindows, WindowSize, question_windows
 
-__all__ = ["QuestionData", "QuestionWindows", "Questions"]
-
 USUAL_LENGTH = 384
-"""Tokens of a window where data.max_length says nothing."""
+"""Tokens of a window where data.max_length is null."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,24 @@ class QuestionData(DataConfig):
     answers: str | None = locates(None)
     """The column with the answers: a text, a list of texts, or texts with their starts; null finds it by its name."""
     answer_start: str | None = locates(None)
-    """The column with the character at which the answer starts, counted from 0; null finds it by its name, or there is none."""
+    """The column with the character at which the answer starts, counted from 0; null finds it by its name, or there is
+    none."""
     title: str | None = locates(None)
-    """The column with the article that a context belongs to, by which questions are held out; null finds it by its name."""
+    """The column with the article that a context belongs to, by which questions are held out; null finds it by its
+    name."""
     max_length: int | None = None
-    """Tokens of a window, the question and special tokens included; null means 384, or fewer if the model takes fewer."""
+    """Tokens of a window, the question and special tokens included; null means 384, or fewer if the model takes
+    fewer."""
     stride: int | None = None
     """Tokens of the context that a window shares with the one before; null means a third of the window."""
     longest_answer: int = 30
     """Tokens of the longest answer that is given."""
     no_answer_margin: float = 0.0
-    """Give no answer only if it is more likely than the best one by this much (natural logarithm); where the data has such questions."""
+    """Give no answer only if it is more likely than the best one by this much (natural logarithm); where the data has
+    such questions."""
     mend_answers: bool = False
-    """Move an answer that does not stand at its answer_start to the nearest place where it does; the plan counts them."""
+    """Move an answer that does not stand at its answer_start to the nearest place where it does; the plan counts
+    them."""
     drop_invalid: bool = False
     """Leave out questions with something wrong about them instead of refusing them; the plan counts them."""
 
@@ -61,8 +66,8 @@ class QuestionData(DataConfig):
             yield from at_least(0, "data.stride", self.stride)
             if self.max_length is not None and self.stride >= self.max_length:
                 yield (
-                    f"data.stride is {self.stride} and data.max_length {self.max_length}; windows that share all their tokens "
-                    "get nowhere: give a smaller stride, such as a third of the window"
+                    f"data.stride is {self.stride} and data.max_length {self.max_length}; windows that share all their "
+                    "tokens get nowhere: give a smaller stride, such as a third of the window"
                 )
 
     def read(self) -> "Questions":
@@ -77,63 +82,71 @@ class QuestionData(DataConfig):
                 questions_on_source(),
             )
         )
-        tables = {"training data": read.train} | ({} if read.evaluate is None else {"evaluation data": read.evaluate})
-        given = QuestionColumns(self.question, self.context, self.answers, self.answer_start, self.title)
-        checked: list[Checked] = []
+        flags = ("question", "context", "answers", "answer_start", "title")
+        given = {flag: name for flag in flags if (name := getattr(self, flag)) is not None}
+        parts: list[Checked[QuestionSet]] = []
         lines: dict[str, None] = {}
-        for name, table in tables.items():
+        repairs: Counter[str] = Counter()
+        for name, table in read.tables.items():
             try:
                 found, line = raw_questions(table, given)
             except UserError as error:
                 raise UserError(*(f"{name}: {problem}" for problem in error.problems)) from None
             lines[line] = None
-            checked.append(check_questions(name, found, self.mend_answers))
-        problems = [problem for part in checked for problem in part.problems]
-        if problems and not self.drop_invalid:
-            raise UserError(*problems)
-        sets = [part.questions for part in checked]
-        if nothing := [part.name for part in sets if not len(part)]:
-            raise UserError(*(f"{name}: there is no question that can be used" for name in nothing), *problems)
-        summary = {"data": read.origin, "columns": "; ".join(lines)} | _repairs(checked)
+            parts.append(check_questions(name, found, self.mend_answers, repairs))
+        sets, dropped = usable_rows(
+            parts,
+            drop_invalid=self.drop_invalid,
+            a_row="question that can be used",
+            invalid="questions with something wrong about them",
+            remedy=None,
+        )
+        summary = {"data": read.origin, "columns": "; ".join(lines), **dropped}
+        summary |= {name: f"{repairs[name]:,} {what}" for name, what in REPAIRS.items() if repairs[name]}
         if len(sets) == 1:
-            sets, summary["held out"] = hold_out(sets[0], self.held_out)
+            sets, summary["held out"] = hold_out_groups(sets[0], self.held_out)
         train, evaluate = sets
         summary["questions"] = f"{_counted(train)} to train on; {_counted(evaluate)} to evaluate on"
         if both := len(set(train.contexts) & set(evaluate.contexts)):
             summary["seen contexts"] = f"{both:,} of the contexts to evaluate on are in the training data too"
-        return Questions(train, evaluate, self, summary, read.files)
+        return Questions(train, evaluate, self, summary=summary, files=read.files, workers=self.workers)
 
     def window(self, tokenizer: Any) -> WindowSize:
-        """Return how contexts are cut into windows.
+        """Return how contexts are divided into windows.
 
         Raises:
             UserError: the model takes less than data.max_length, or the stride is not below it.
         """
-        limit = int(tokenizer.model_max_length) if tokenizer.model_max_length < 10**9 else None
+        limit = length_limit(tokenizer)
         if self.max_length is not None and limit is not None and self.max_length > limit:
             raise UserError(
-                f"data.max_length is {self.max_length}, but the model takes at most {limit} tokens; give {limit} or less"
+                f"data.max_length is {self.max_length}, but the model takes at most {limit} tokens; give {limit} or "
+                "less"
             )
-        length = self.max_length or min(USUAL_LENGTH, limit or USUAL_LENGTH)
-        stride = length // 3 if self.stride is None else self.stride
-        if stride >= length:
+        max_length = self.max_length or min(USUAL_LENGTH, limit or USUAL_LENGTH)
+        stride = max_length // 3 if self.stride is None else self.stride
+        if stride >= max_length:
             raise UserError(
-                f"data.stride is {stride}, but a window has only {length} tokens; give a smaller data.stride"
+                f"data.stride is {stride}, but a window has only {max_length} tokens; give a smaller data.stride"
             )
-        return WindowSize(length, stride)
+        return WindowSize(max_length, stride)
 
 
 @dataclass(frozen=True)
-class Questions:
+class QuestionWindowData(TaskData):
+    """The data of a task that answers questions."""
+
+    train: QuestionWindows
+    evaluate: QuestionWindows
+
+
+@dataclass(frozen=True)
+class Questions(DataRead):
     """Training and evaluation questions."""
 
     train: QuestionSet
     evaluate: QuestionSet
-    data: QuestionData
-    summary: dict[str, str]
-    """Lines for the plan; `windows` adds one on the lengths."""
-    files: tuple[Path, ...] = ()
-    """The local files that were read."""
+    config: QuestionData
 
     @property
     def missing(self) -> bool:
@@ -150,13 +163,13 @@ class Questions:
         yield from self.train.contexts
         yield from self.train.questions
 
-    def windows(self, tokenizer: Any) -> tuple[QuestionWindows, QuestionWindows]:
-        """Return the windows to train and to evaluate on.
+    def tokenize(self, tokenizer: Any) -> QuestionWindowData:
+        """Return the questions as windows of tokens.
 
         Raises:
             UserError: the tokenizer does not say which characters a token stands for, or a question fills the window.
         """
-        size = self.data.window(tokenizer)
+        size, max_tokens = self.config.window(tokenizer), self.config.longest_answer
         parts: list[QuestionWindows] = []
         problems: list[str] = []
         for questions in (self.train, self.evaluate):
@@ -167,38 +180,37 @@ class Questions:
         if problems:
             raise UserError(*dict.fromkeys(problems))
         train, evaluate = parts
-        longer = sum(part.windowed for part in parts)
-        self.summary["windows"] = (
-            f"{len(train):,} to train on, {len(evaluate):,} to evaluate on, of at most {size.length} tokens; {longer:,} of "
-            f"{len(self.train) + len(self.evaluate):,} questions have several, which share {size.stride} tokens of the context"
-        )
-        if unreachable := train.out_of_reach(self.data.longest_answer) + evaluate.out_of_reach(
-            self.data.longest_answer
-        ):
-            self.summary["long answers"] = (
-                f"{unreachable:,} questions have an answer that is longer than data.longest_answer, "
-                f"{self.data.longest_answer} tokens, or than what two windows share"
+        several = sum(part.windowed for part in parts)
+        summary = {
+            "windows": f"{len(train):,} to train on, {len(evaluate):,} to evaluate on, of at most {size.max_length} "
+            f"tokens; {several:,} of {len(self.train) + len(self.evaluate):,} questions have several, which share "
+            f"{size.stride} tokens of the context"
+        }
+        if unreachable := sum(part.out_of_reach(max_tokens) for part in parts):
+            summary["long answers"] = (
+                f"{unreachable:,} questions have an answer that is longer than data.longest_answer, {max_tokens} "
+                "tokens, or than what two windows share"
             )
-        return train, evaluate
+        return QuestionWindowData(train, evaluate, self.files, self.workers, self.summary | summary)
 
     def guesses(self) -> list[str]:
         """Return what can be answered to the evaluation questions without reading their contexts.
 
-        It is the most frequent answer to the same question in the training data, or the most frequent of all answers where
-        that question was not asked there; of equally frequent ones the first.
+        It is the most frequent answer to the same question in the training data, or the most frequent of all answers
+        where that question was not asked there; of equally frequent ones the first.
         """
-        said: dict[str, Counter[str]] = {}
+        given: dict[str, Counter[str]] = {}
         overall: Counter[str] = Counter()
         for question, known in zip(self.train.questions, self.train.answers, strict=True):
             answer = known[0] if known else ""
             overall[answer] += 1
-            said.setdefault(question, Counter())[answer] += 1
-        most = {question: answers.most_common(1)[0][0] for question, answers in said.items()}
+            given.setdefault(question, Counter())[answer] += 1
+        most = {question: answers.most_common(1)[0][0] for question, answers in given.items()}
         usual = overall.most_common(1)[0][0]
         return [most.get(question, usual) for question in self.evaluate.questions]
 
 
-def hold_out(whole: QuestionSet, share: float) -> tuple[list[QuestionSet], str]:
+def hold_out_groups(whole: QuestionSet, share: float) -> tuple[list[QuestionSet], str]:
     """Return the questions that stay in training and those that are held out, and a line for the plan.
 
     Whole articles are held out where the data names several, else whole contexts: no context stands on both sides.
@@ -212,48 +224,35 @@ def hold_out(whole: QuestionSet, share: float) -> tuple[list[QuestionSet], str]:
         group_of, groups, kind = whole.context_of, len(whole.contexts), "contexts"
     if groups == 1:
         raise UserError(
-            "there is no evaluation data, and all training questions have the same context, so that none can be held out; "
-            "give data.eval"
+            "there is no evaluation data, and all training questions have the same context, so that none can be held "
+            "out; give data.eval"
         )
-    stay, held = split_rows(groups, share)
-    sides = [np.flatnonzero(np.isin(group_of, side)) for side in (stay, held)]
+    _, held = split_rows(groups, share)
     if all(title is None for title in whole.titles):
         kind = "contexts"
-    parts = [whole.take(sides[0], whole.name), whole.take(sides[1], "held-out questions of the training data")]
-    return parts, f"{len(held):,} of {groups:,} {kind} with all their questions, the same for every seed"
+    line = f"{len(held):,} of {groups:,} {kind} with all their questions, the same for every seed"
+    return hold_out(whole, np.flatnonzero(np.isin(group_of, held)), "questions"), line
 
 
 def groups_of(questions: QuestionSet) -> tuple[Array, int]:
-    """Return the group of each question, and how many there are: an article, with what shares a context with it."""
-    first: dict[str | int, int] = {}
-    leader = list(range(len(questions.titles)))
+    """Return the group of each question, and how many there are: an article, with what shares a context with it.
 
-    def leading(number: int) -> int:
-        while leader[number] != number:
-            leader[number] = leader[leader[number]]
-            number = leader[number]
-        return number
+    Groups are numbered in the order in which they appear.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    for number, (context, title) in enumerate(zip(questions.context_of.tolist(), questions.titles, strict=True)):
-        for key in (context, title):
-            if key is not None:
-                one, other = leading(first.setdefault(key, number)), leading(number)
-                leader[max(one, other)] = min(one, other)
-    _, group_of = np.unique([leading(number) for number in range(len(leader))], return_inverse=True)
-    return group_of, int(group_of.max()) + 1
-
-
-def _repairs(checked: list[Checked]) -> dict[str, str]:
-    """Return lines for the plan on what was not taken as it stood."""
-    counts = {
-        "dropped": (sum(part.dropped for part in checked), "questions with something wrong about them"),
-        "mended": (sum(part.mended for part in checked), "answers moved to the nearest place where their text stands"),
-        "guessed": (
-            sum(part.guessed for part in checked),
-            "answers without a start whose text occurs several times; the first is taken",
-        ),
-    }
-    return {name: f"{count:,} {what}" for name, (count, what) in counts.items() if count}
+    keys: dict[int | str, int] = {}
+    edges = [
+        (number, len(questions.titles) + keys.setdefault(key, len(keys)))
+        for number, both in enumerate(zip(questions.context_of.tolist(), questions.titles, strict=True))
+        for key in both
+        if key is not None
+    ]
+    nodes = len(questions.titles) + len(keys)
+    graph = coo_array((np.ones(len(edges)), tuple(np.array(edges).T)), shape=(nodes, nodes))
+    groups, group_of = connected_components(graph, directed=False)
+    return group_of[: len(questions.titles)], groups
 
 
 def _counted(questions: QuestionSet) -> str:

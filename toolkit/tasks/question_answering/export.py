@@ -1,4 +1,4 @@
-"""The trained model for others, with the lines that answer questions with it: Transformers 5 has no pipeline for that."""
+"""The trained model for others, with lines that answer questions with it: Transformers 5 has no pipeline for that."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,7 +32,8 @@ def answer(question, context):
     with torch.no_grad():
         output = model(**{{name: windows[name] for name in tokenizer.model_input_names if name in windows}})
     start, end = (
-        scores.masked_fill(~candidates, float("-inf")).log_softmax(-1) for scores in (output.start_logits, output.end_logits)
+        scores.masked_fill(~candidates, float("-inf")).log_softmax(-1)
+        for scores in (output.start_logits, output.end_logits)
     )
     nothing = (start + end)[torch.arange(len(first)), first].min()
     spans = start[:, :, None] + end[:, None, :]
@@ -54,12 +55,12 @@ def answering_folder(
 
     Args:
         tokenizer: it is saved with the model.
-        data: says how contexts are cut and answers are chosen.
+        data: says how contexts are divided into windows and answers are chosen.
         missing: whether questions may have no answer.
     """
     size = data.window(tokenizer)
     lines = LINES.format(
-        length=size.length,
+        length=size.max_length,
         stride=size.stride,
         longest=data.longest_answer,
         margin=data.no_answer_margin,

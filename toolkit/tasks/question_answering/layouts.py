@@ -1,7 +1,7 @@
 """Questions as files bring them: the nested layout of SQuAD, and tables with a question a row."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from toolkit.data.columns import find_column
@@ -10,15 +10,22 @@ ROWS_AT_ONCE = 1000
 """Rows that are Python objects at one time."""
 ARTICLES_AT_ONCE = 10
 NESTED = "paragraphs"
-"""The column that tells the nested layout."""
+"""The column by which the nested layout is recognised."""
 
-QUESTION_NAMES = (("question",), ("query", "questions", "ask"))
-CONTEXT_NAMES = (("context",), ("passage", "paragraph", "document"), ("text", "source", "contexts"))
-ANSWER_NAMES = (("answers",), ("answer", "answer_text"), ("span", "label"))
-START_NAMES = ("answer_start", "answer_starts", "start", "start_char")
-IMPOSSIBLE_NAMES = ("is_impossible", "impossible", "unanswerable")
-TITLE_NAMES = ("title", "article", "article_id")
-ID_NAMES = ("id", "question_id", "qid")
+NEEDED = {
+    "question": (("question",), ("query", "questions", "ask")),
+    "context": (("context",), ("passage", "paragraph", "document"), ("text", "source", "contexts")),
+    "answers": (("answers",), ("answer", "answer_text"), ("span", "label")),
+}
+"""The usual names of the columns that each table has, by the setting that names another one."""
+OPTIONAL = {
+    "answer_start": ("answer_start", "answer_starts", "start", "start_char"),
+    "title": ("title", "article", "article_id"),
+    "is_impossible": ("is_impossible", "impossible", "unanswerable"),
+    "id": ("id", "question_id", "qid"),
+}
+UNNAMED = ("is_impossible", "id")
+"""Columns that no setting names, and the plan does not show."""
 
 
 @dataclass(frozen=True)
@@ -32,57 +39,42 @@ class Raw:
     question: Any
     context: Any
     answers: list[tuple[Any, Any]] | None
-    """Texts, and where each is said to start; None where the cell holds something else."""
+    """Texts, and the start that the data gives each; None where the cell holds something else."""
     impossible: bool | None
-    """Whether it is said to have no answer."""
+    """Whether the data marks it as without an answer; None where it does not say."""
 
 
-@dataclass(frozen=True)
-class QuestionColumns:
-    """Names of columns, as far as they were given."""
-
-    question: str | None
-    context: str | None
-    answers: str | None
-    answer_start: str | None
-    title: str | None
-
-
-def raw_questions(table: Any, given: QuestionColumns) -> tuple[Iterator[Raw], str]:
+def raw_questions(table: Any, given: Mapping[str, str]) -> tuple[Iterator[Raw], str]:
     """Return the questions of a `datasets.Dataset`, and a line for the plan on where they were found.
+
+    `given` are the columns that were named, by the setting that names them, without "data.".
 
     Raises:
         UserError: a column that was given does not exist, is given twice, or cannot be found.
     """
     names = table.column_names
-    if NESTED in names and given.question is None and given.context is None:
+    if NESTED in names and not {"question", "context"} & set(given):
         return _nested(table), "SQuAD layout: articles, paragraphs, questions"
-    chosen = {flag: name for flag, name in asdict(given).items() if name is not None}
-    free = [name for name in names if name not in chosen.values()]
+    free = [name for name in names if name not in given.values()]
 
-    def find(flag: str, tiers: Sequence[Sequence[str]], what: str) -> str:
-        others = [name for other, name in chosen.items() if other != flag]
-        return find_column(names, flag, chosen.get(flag), tiers, what, taken=others)
+    def find(flag: str, tiers: Sequence[Sequence[str]]) -> str:
+        others = [name for other, name in given.items() if other != flag]
+        return find_column(names, flag, given.get(flag), tiers, f"the {flag.removesuffix('s')}s", taken=others)
 
-    def find_optional(flag: str, usual: Sequence[str]) -> str | None:
-        return find(flag, [], "") if flag in chosen else _usual(free, usual)
-
-    question = find("question", QUESTION_NAMES, "the questions")
-    context = find("context", CONTEXT_NAMES, "the contexts")
-    answers = find("answers", ANSWER_NAMES, "the answers")
-    start = find_optional("answer_start", START_NAMES)
-    title = find_optional("title", TITLE_NAMES)
-    impossible, number = _usual(free, IMPOSSIBLE_NAMES), _usual(free, ID_NAMES)
-    found = {"question": question, "context": context, "answers": answers, "answer start": start, "title": title}
-    line = ", ".join(f"{what} {name!r}" for what, name in found.items() if name is not None)
-    return _flat(table, question, context, answers, start, title, impossible, number), line
+    columns = {flag: find(flag, tiers) for flag, tiers in NEEDED.items()}
+    for flag, usual in OPTIONAL.items():
+        name = find(flag, []) if flag in given else _usual(free, usual)
+        if name is not None:
+            columns[flag] = name
+    line = ", ".join(f"{flag.replace('_', ' ')} {name!r}" for flag, name in columns.items() if flag not in UNNAMED)
+    return _flat(table, columns), line
 
 
 def answers_in(cell: Any, start: Any = None) -> list[tuple[Any, Any]] | None:
     """Return the answers of a cell with their starts, None for those that have none; None for what is no answer.
 
-    A cell holds a text, a list of texts (`start` is then a list too, or None), a mapping of both lists, or a list of mappings
-    with "text" and "answer_start". Null and the empty text mean that there is no answer.
+    A cell holds a text, a list of texts (`start` is then a list too, or None), a mapping of both lists, or a list of
+    mappings with "text" and "answer_start". Null and the empty text mean that there is no answer.
     """
     match cell:
         case None:
@@ -106,35 +98,27 @@ def answers_in(cell: Any, start: Any = None) -> list[tuple[Any, Any]] | None:
 
 
 def truth(cell: Any) -> bool | None:
-    """Return what a cell says: true or false, as such, as a number or as a word; None where it says nothing."""
+    """Return the truth value of a cell: true or false, a number or a word; None where it is empty."""
     if cell is None or cell == "":
         return None
     return cell.strip().lower() in ("true", "yes", "1") if isinstance(cell, str) else bool(cell)
 
 
-def _flat(
-    table: Any,
-    question: str,
-    context: str,
-    answers: str,
-    start: str | None,
-    title: str | None,
-    impossible: str | None,
-    number: str | None,
-) -> Iterator[Raw]:
-    wanted = [name for name in (question, context, answers, start, title, impossible, number) if name is not None]
+def _flat(table: Any, columns: Mapping[str, str]) -> Iterator[Raw]:
     place = 0
     for batch in table.with_format("arrow").iter(ROWS_AT_ONCE):
-        for row in batch.select(wanted).to_pylist():
+        for row in batch.select([*columns.values()]).to_pylist():
             place += 1
+            cells = {flag: row[name] for flag, name in columns.items()}
+            title = cells.get("title")
             yield Raw(
                 (place,),
-                str(row[number]) if number else str(place),
-                str(row[title]) if title and row[title] is not None else None,
-                row[question],
-                row[context],
-                answers_in(row[answers], row[start] if start else None),
-                truth(row[impossible]) if impossible else None,
+                str(cells.get("id", place)),
+                None if title is None else str(title),
+                cells["question"],
+                cells["context"],
+                answers_in(cells["answers"], cells.get("answer_start")),
+                truth(cells.get("is_impossible")),
             )
 
 
@@ -158,7 +142,7 @@ def _nested(table: Any) -> Iterator[Raw]:
 
 
 def _objects(cell: Any) -> list[Mapping[str, Any]]:
-    """Return the objects of a list; what is no object, or no list, becomes one without anything, which the check refuses."""
+    """Return the objects of a list; what is no object, or no list, becomes an empty one, which the check refuses."""
     entries = cell if isinstance(cell, list) else [] if cell is None else [cell]
     return [entry if isinstance(entry, Mapping) else {} for entry in entries]
 

@@ -1,33 +1,38 @@
-"""Questions with their contexts as windows of tokens, made once per machine and mapped into memory."""
+"""Questions with their contexts as windows of tokens: made once per machine, mapped into memory, padded to batches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from toolkit.data.cache import digest_of, once_per_machine
+from toolkit.data.collate import fillers_of, pad
 from toolkit.data.labels import Array
-from toolkit.data.tokenized import settings_kept, tokenizer_digest, write_tokens
+from toolkit.data.tokenized import WrittenTokens, settings_kept, tokenizer_digest, write_tokens
 from toolkit.errors import UserError
-from toolkit.tasks.question_answering.checks import QuestionSet, named_places
+from toolkit.tasks.question_answering.checks import QuestionSet
 
 FORMAT = 1
 """Part of every key in the cache: to be raised when what is written below changes."""
 AT_ONCE = 500
 """Questions that are tokenized, or windows whose offsets are read, at one time."""
-NOT_INPUTS = ("begins", "ends", "context", "labels", "question")
-"""Columns beside the model's inputs: of each token of the context where its characters begin and end; the first token of
-the context in the window and the first after it; the first and the last token of the answer, both 0 where the answer is not in
-the window; the number of the question and the tokens of its answer."""
+EXTRA = ("begins", "ends", "context", "labels", "question")
+"""Columns of a window next to the model's inputs: of each token of the context where its characters begin and end; the
+first token of the context in the window and the first after it; the first and the last token of the answer, both 0
+where the answer is not in the window; the number of the question and the tokens of its answer."""
+NOT_INPUTS = ("context", "first", "labels")
+"""What a batch holds next to the model's inputs: `context`, bool (windows, tokens), the tokens of the context; `first`,
+int64 (windows), the place of the first token; `labels`, int64 (windows, 2), the first and last token of the answer."""
 
 
 @dataclass(frozen=True)
 class WindowSize:
-    """How contexts are cut."""
+    """How contexts are divided into windows."""
 
-    length: int
+    max_length: int
     """Tokens of a window at most, the question and special tokens included."""
     stride: int
     """Tokens of the context that two neighbours share."""
@@ -40,31 +45,23 @@ class QuestionWindows:
     """
 
     def __init__(self, folder: Path, questions: QuestionSet) -> None:
-        from datasets import Dataset
-
         self.questions = questions
-        self._tokens = Dataset.from_file(str(folder / "tokens.arrow"))
-        self._samples = self._tokens.remove_columns(["begins", "ends", "question"])
-        self._lengths: Array = np.load(folder / "lengths.npy", mmap_mode="r")
+        self._tokens = WrittenTokens(folder, without=("begins", "ends", "question"))
         self._digest = digest_of(folder.name, questions.digest)
-        self._question = _pairs(self._tokens, "question")
-        self._labels = _pairs(self._tokens, "labels")
+        self._question, self._labels = (_pairs(self._tokens.table, column) for column in ("question", "labels"))
         self.question_of: Array = self._question[:, 0]
         """The number of each window's question."""
 
     def __len__(self) -> int:
-        return len(self._lengths)
+        return len(self._tokens)
 
     def fetch(self, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """Return windows: what the tokenizer made of them, the place of the context, and that of the answer ("labels")."""
-        if not len(ids):
-            return []
-        columns: dict[str, list[Any]] = self._samples[np.asarray(ids).tolist()]
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        """Return samples: what the tokenizer made of a window, the places of context and answer ("labels")."""
+        return self._tokens.fetch(np.asarray(ids).tolist())
 
     def lengths(self, ids: Array) -> Array:
         """Return the number of tokens of each window (int64)."""
-        return np.asarray(self._lengths[np.asarray(ids)])
+        return np.asarray(self._tokens.lengths[np.asarray(ids)])
 
     def digest(self) -> str:
         """Return a hash of the tokens, answers and references."""
@@ -75,10 +72,10 @@ class QuestionWindows:
         """How many questions have several windows."""
         return int((np.bincount(self.question_of) > 1).sum())
 
-    def out_of_reach(self, longest: int) -> int:
-        """Return how many questions have an answer of more than `longest` tokens, or one that is in no window as a whole."""
+    def out_of_reach(self, max_tokens: int) -> int:
+        """Return how many questions have an answer of more than `max_tokens` tokens, or one that no window holds."""
         answered = self._question[:, 1] > 0
-        found = np.unique(self.question_of[answered & (self._labels[:, 0] > 0) & (self._question[:, 1] <= longest)])
+        found = np.unique(self.question_of[answered & (self._labels[:, 0] > 0) & (self._question[:, 1] <= max_tokens)])
         return len(np.setdiff1d(self.question_of[answered], found))
 
     def characters(self, windows: Array, spans: Array) -> Array:
@@ -89,7 +86,7 @@ class QuestionWindows:
         found = np.empty((len(windows), 2), dtype=np.int64)
         for start in range(0, len(windows), AT_ONCE):
             part = slice(start, start + AT_ONCE)
-            rows = self._tokens.select_columns(["begins", "ends", "context"])[windows[part].tolist()]
+            rows = self._tokens.table.select_columns(["begins", "ends", "context"])[windows[part].tolist()]
             for row, (begin, end) in enumerate(spans[part].tolist()):
                 first = rows["context"][row][0]
                 found[start + row] = rows["begins"][row][begin - first], rows["ends"][row][end - first]
@@ -106,15 +103,15 @@ def question_windows(questions: QuestionSet, tokenizer: Any, size: WindowSize) -
     kind = type(tokenizer).__name__
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(
-            f"the tokenizer ({kind}) does not say which characters of the context a token stands for (it is not a fast one), so "
-            "that no answer can be cut out; give a model with a tokenizer.json"
+            f"the tokenizer ({kind}) does not say which characters of the context a token stands for (it is not a fast "
+            "one), so that no answer can be cut out; give a model with a tokenizer.json"
         )
     if tokenizer("a", "b").sequence_ids(0)[0] is not None:
         raise UserError(
-            f"the tokenizer ({kind}) puts no special token before the question, which is to stand for 'the answer is not in this "
-            "window'; give a model whose inputs begin with one, such as a BERT, RoBERTa or ModernBERT"
+            f"the tokenizer ({kind}) puts no special token before the question, which is to stand for 'the answer is "
+            "not in this window'; give a model whose inputs begin with one, such as a BERT, RoBERTa or ModernBERT"
         )
-    key = digest_of("questions", FORMAT, questions.digest, tokenizer_digest(tokenizer), size.length, size.stride)
+    key = digest_of("questions", FORMAT, questions.digest, tokenizer_digest(tokenizer), size.max_length, size.stride)
 
     def build(folder: Path) -> None:
         with settings_kept(tokenizer):
@@ -133,7 +130,7 @@ def _batches(
         numbers = range(start, min(start + AT_ONCE, len(questions)))
         encoded = tokenizer(
             [questions.questions[number] for number in numbers],
-            [questions.contexts[questions.context_of[number]] for number in numbers],
+            [questions.context(number) for number in numbers],
             padding=False,
             truncation=False,
             return_attention_mask=False,
@@ -141,7 +138,7 @@ def _batches(
             verbose=False,
         )
         offsets = encoded.pop("offset_mapping")
-        columns: dict[str, list[list[int]]] = {name: [] for name in (*encoded, *NOT_INPUTS)}
+        columns: dict[str, list[list[int]]] = {name: [] for name in (*encoded, *EXTRA)}
         full: list[int] = []
         for row, number in enumerate(numbers):
             tokens = {name: list(encoded[name][row]) for name in encoded}
@@ -162,39 +159,31 @@ def _batches(
         # After a problem nothing is kept: no need to write more, only to find the others.
         if full and not crowded and not silent:
             yield columns, np.array(full, dtype=np.int64)
-    problems = []
-    for numbers_, words in (
-        (
-            crowded,
-            f"with a question so long that a window of {size.length} tokens has no more than the {size.stride} for the "
-            "context that two windows share; shorten it, give a larger data.max_length, or a smaller data.stride",
-        ),
-        (silent, "with a context of which the tokenizer knows nothing; remove it, or take another tokenizer"),
-    ):
-        if numbers_:
-            problems.append(
-                f"{questions.name}: {named_places([questions.places[number] for number in numbers_])} {words}"
-            )
-    if problems:
+    wrong = {
+        f"with a question so long that a window of {size.max_length} tokens has no more than the {size.stride} for the "
+        "context that two windows share; shorten it, give a larger data.max_length, or a smaller data.stride": crowded,
+        "with a context of which the tokenizer knows nothing; remove it, or take another tokenizer": silent,
+    }
+    if problems := [f"{questions.name}: {questions.named(found)} {words}" for words, found in wrong.items() if found]:
         raise UserError(*problems)
 
 
 def _windows(
     tokens: dict[str, list[int]], context: tuple[int, int], bounds: Array, span: Array, size: WindowSize
 ) -> Iterator[dict[str, list[int]]]:
-    """Yield the windows of a question, as the tokenizer would cut them itself; none if it leaves no room for the context.
+    """Yield the windows of a question, as the tokenizer would make them; none if it leaves no room for the context.
 
     Args:
         tokens: the question with its whole context, by name of the input.
         context: the first of its tokens that belongs to the context, and the first after them.
         bounds: where the characters of the context's tokens begin and end, (tokens, 2).
         span: where those of the answer do, or -1.
-        size: how it is cut.
+        size: how it is divided.
     """
     first, stop = context
     total = len(tokens["input_ids"])
     count = stop - first
-    room = size.length - (total - count)
+    room = size.max_length - (total - count)
     if count > room and room <= size.stride:
         return
     # The tokens that share a character with the answer.
@@ -221,3 +210,25 @@ def _pairs(tokens: Any, column: str) -> Array:
     """Return a column that holds two numbers in each row."""
     values = tokens.data.column(column).combine_chunks().flatten().to_numpy()
     return np.asarray(values, dtype=np.int64).reshape(-1, 2)
+
+
+def pad_windows(tokenizer: Any) -> Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]:
+    """Return a collate function: windows to tensors of shape (windows, tokens of the longest).
+
+    They are padded on the tokenizer's side. Besides the model's inputs there is what `NOT_INPUTS` names.
+
+    Raises:
+        UserError: the tokenizer has no padding token.
+    """
+    fillers, side = fillers_of(tokenizer, "windows"), tokenizer.padding_side
+
+    def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        inputs = pad(samples, fillers, side)
+        width = inputs["input_ids"].shape[1]
+        first = torch.tensor([width - len(sample["input_ids"]) if side == "left" else 0 for sample in samples])
+        begin, end = (torch.tensor([sample["context"] for sample in samples]) + first[:, None]).T[..., None]
+        place = torch.arange(width)
+        labels = torch.tensor([sample["labels"] for sample in samples]) + first[:, None]
+        return {**inputs, "context": (begin <= place) & (place < end), "first": first, "labels": labels}
+
+    return collate

@@ -1,8 +1,9 @@
-"""Sentences with a tag on each word: where they come from, and every way in which they can be wrong."""
+"""Sentences with a tag on each word: where they come from, what a recipe asks of them, and their windows of tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -10,28 +11,31 @@ from toolkit.config.schema import at_least, locates
 from toolkit.data.columns import find_column
 from toolkit.data.config import DataConfig, embedded_splits
 from toolkit.data.formats.header import NoHeaderError
-from toolkit.data.held_out import held_out_rows
-from toolkit.data.labels import UNKNOWN, Array, starts_of
-from toolkit.data.reading import SHOWN, listed, row_numbers
+from toolkit.data.reading import DataRead, missing_columns, row_numbers, usable_rows
+from toolkit.data.text_columns import length_limit
 from toolkit.errors import UserError
 from toolkit.sample_data.code_tokens import code_tokens
-from toolkit.tasks.token_classification.files import read_tag_files, with_columns
-from toolkit.tasks.token_classification.reading import TaggedRows, read_rows
-from toolkit.tasks.token_classification.schemes import (
-    MARKED,
+from toolkit.task import Postprocessed, TaskData
+from toolkit.tasks.token_classification.files import read_tag_files
+from toolkit.tasks.token_classification.rows import TaggedRows, read_rows
+from toolkit.tasks.token_classification.tags import (
     OUTSIDE,
     Kind,
-    as_bio,
-    broken_starts,
-    kind_of_tags,
-    repaired,
+    entities,
+    hold_out_by_tag,
+    in_scheme,
+    names_for_head,
+    numbered,
     tag_names,
+    tags_line,
 )
-from toolkit.tasks.token_classification.sentences import TaggedSentences
+from toolkit.tasks.token_classification.windows import TaggedWindows, added_tokens, tokenize_words
 
 if TYPE_CHECKING:
     from toolkit.data.sources import Splits
 
+USUAL_LENGTH = 512
+"""Tokens of a window where neither the configuration nor the tokenizer knows a limit."""
 WORD_NAMES = (("tokens",), ("words",), ("token", "word"), ("sentence", "text"))
 TAG_NAMES = (
     ("tags",),
@@ -53,11 +57,14 @@ class TaggedTexts(DataConfig):
     tags: str | None = locates(None)
     """The column with a tag for each word; null finds it by its name."""
     kind: Literal["auto", "bio", "plain"] = "auto"
-    """Tags that mark entities (bio: B-person, I-person, O), or a class for each word (plain); auto decides by the tags."""
+    """Tags that mark entities (bio: B-person, I-person, O), or a class for each word (plain); auto decides by the
+    tags."""
     repair: bool = False
-    """Read I-x where no x has begun as its beginning (the older scheme IOB1) instead of refusing such rows; the plan counts them."""
+    """Read I-x where no x has begun as its beginning (the older scheme IOB1) instead of refusing such rows; the plan
+    counts them."""
     max_length: int | None = None
-    """Tokens of a window, special ones included; null is what the model takes. Longer sentences are covered by several windows."""
+    """Tokens of a window, special ones included; null is what the model takes. Longer sentences are covered by several
+    windows."""
     overlap: int | None = None
     """Tokens that two neighbouring windows share at most; null is a quarter of a window."""
     drop_invalid: bool = False
@@ -73,9 +80,12 @@ class TaggedTexts(DataConfig):
         if self.overlap is not None:
             yield from at_least(0, "data.overlap", self.overlap)
         if self.repair and self.kind == "plain":
-            yield "data.repair is true and data.kind is plain; plain tags have no beginnings to repair: leave one of the two out"
+            yield (
+                "data.repair is true and data.kind is plain; plain tags have no beginnings to repair: leave one of the "
+                "two out"
+            )
 
-    def read(self, saved: Sequence[str] | None = None, trained: bool = False) -> TaggedSentences:
+    def read(self, saved: Sequence[str] | None = None, trained: bool = False) -> "TaggedSentences":
         """Read the data, check it, and number its tags.
 
         Args:
@@ -85,42 +95,41 @@ class TaggedTexts(DataConfig):
         Raises:
             UserError: with everything that is wrong.
         """
-        read = self._rows()
+        read = self._tables()
         words, tags = self._columns(read)
-        summary = {"data": read.origin, "columns": f"words {words!r}, tags {tags!r}"}
-        splits, problems = [], []
-        for name, table in (("training data", read.train), ("evaluation data", read.evaluate)):
-            if table is not None:
-                rows, wrong = read_rows(name, with_columns(name, table, words, tags), words, tags)
-                splits.append(rows)
-                problems += wrong
-                if wrong and self.drop_invalid:
-                    summary[f"dropped, {name}"] = f"{len(table) - len(rows):,} rows with words or tags missing"
-        if problems and not self.drop_invalid:
+        if problems := missing_columns(read.tables, (words, tags)):
             raise UserError(*problems)
-        if nothing := [rows.name for rows in splits if not len(rows)]:
-            raise UserError(*(f"{name}: there is no row with words and tags" for name in nothing))
-
-        kind, splits = self._schemed(splits, summary)
-        known = list(saved) if saved is not None and trained else None
-        names = known or tag_names(
-            kind, splits[0].names if splits[0].in_order else splits[0].used(), splits[0].in_order
+        splits, dropped = usable_rows(
+            [read_rows(name, table, words, tags) for name, table in read.tables.items()],
+            drop_invalid=self.drop_invalid,
+            a_row="row with words and tags",
+            invalid="rows with words or tags missing",
         )
+        kind, splits, scheme = in_scheme(splits, self.kind, self.repair)
+        summary = {"data": read.origin, "columns": f"words {words!r}, tags {tags!r}", **dropped, **scheme}
+        known = list(saved) if trained and saved is not None else None
+        names = known or tag_names(kind, splits[0])
         if not trained:
-            names = _for_head(names, saved, summary)
+            names, summary["head"] = names_for_head(names, saved)
         if len(splits) == 1:
-            splits = self._hold_out(splits[0])
-            share = len(splits[1]) / (len(splits[0]) + len(splits[1]))
-            summary["held out"] = (
-                f"{share:.1%} of the training rows, the same for every seed; each tag stays in training"
-            )
-        splits = _numbered(kind, splits, names, known is not None)
-        counts = [f"{len(rows):,} with {len(rows.tags):,} words" for rows in splits]
+            splits, summary["held out"] = hold_out_by_tag(splits[0], self.held_out)
+        train, evaluate = numbered(kind, splits, names, known is not None)
+        counts = [f"{len(rows):,} with {len(rows.tags):,} words" for rows in (train, evaluate)]
         summary["sentences"] = f"{counts[0]} to train on, {counts[1]} to evaluate on"
-        summary["tags"] = _tags_line(kind, splits[0])
-        return TaggedSentences(kind, names, splits[0], splits[1], self.max_length, self.overlap, summary, read.files)
+        summary["tags"] = tags_line(kind, train)
+        return TaggedSentences(
+            kind,
+            names,
+            train,
+            evaluate,
+            self.max_length,
+            self.overlap,
+            summary=summary,
+            files=read.files,
+            workers=self.workers,
+        )
 
-    def _rows(self) -> "Splits":
+    def _tables(self) -> "Splits":
         if self.embedded:
             return embedded_splits("lines of this Python's standard library, held out by file", *code_tokens())
         try:
@@ -142,113 +151,130 @@ class TaggedTexts(DataConfig):
                 hint = CONLL_HINT
             raise UserError(*(problem + hint for problem in error.problems)) from None
 
-    def _schemed(self, splits: list[TaggedRows], summary: dict[str, str]) -> tuple[Kind, list[TaggedRows]]:
-        """Return the kind of the tags, and, if it is bio, rows in which each entity begins with a beginning."""
-        used = list(dict.fromkeys(name for rows in splits for name in rows.used()))
-        kind, problem = kind_of_tags(used, self.kind)
-        if kind is None:
-            raise UserError(problem)
-        if kind == "plain":
-            if self.repair:
-                raise UserError("data.repair is true, but the tags are plain ones, without beginnings; leave it out")
-            return kind, splits
-        if longer := [name for name in used if as_bio(name) != name]:
-            summary["scheme"] = f"{listed(longer)} and the like are read as B- and I- (BIO)"
-        whole, problems, mended = [], [], 0
-        for rows in splits:
-            called = [as_bio(name) for name in rows.names]
-            names = tag_names(
-                kind, [name for name in called if name == OUTSIDE or MARKED.fullmatch(name)], rows.in_order
-            )
-            named = rows.renamed(names, called)
-            broken = broken_starts(names, named.tags, named.starts)
-            if broken.any() and not self.repair:
-                problems.append(_broken_line(named, broken))
-            mended += int(broken.sum())
-            whole.append(named.retagged(repaired(names, named.tags, broken)))
+
+@dataclass(frozen=True)
+class TaggedData(TaskData):
+    """The data of a task that tags words."""
+
+    train: TaggedWindows
+    evaluate: TaggedWindows
+
+
+@dataclass(frozen=True)
+class TaggedSentences(DataRead):
+    """Training and evaluation sentences with numbered tags."""
+
+    kind: Kind
+    labels: list[str]
+    """The name of each tag id."""
+    train: TaggedRows
+    evaluate: TaggedRows
+    max_length: int | None
+    overlap: int | None
+
+    def training_texts(self) -> Iterator[str]:
+        """Yield every training sentence, to train a tokenizer on; few are in memory at once."""
+        return self.train.texts()
+
+    @property
+    def training_digest(self) -> str:
+        """A hash of the training words: the key under which a tokenizer that was trained on them can be kept."""
+        return self.train.digest
+
+    @cached_property
+    def commonest(self) -> str:
+        """The tag that stands for not knowing: O, or of plain tags the one that most training words have."""
+        if self.kind == "bio":
+            return OUTSIDE
+        return self.labels[int(np.bincount(self.train.tags, minlength=len(self.labels)).argmax())]
+
+    def tokenize(self, tokenizer: Any) -> TaggedData:
+        """Return the sentences as windows of tokens.
+
+        Raises:
+            UserError: a window would hold nothing or more than the model takes, or words are longer than a window and
+                data.max_length does not ask to truncate them.
+        """
+        max_length, overlap = self._sizes(tokenizer)
+        room = max_length - added_tokens(tokenizer)
+        parts, problems, truncated = [], [], 0
+        for rows in (self.train, self.evaluate):
+            parts.append(windows := tokenize_words(rows, tokenizer, max_length, overlap))
+            long = np.flatnonzero(windows.longest > room)
+            truncated += len(long)
+            if len(long) and self.max_length is None:
+                problems.append(
+                    f"{rows.name}: a word of more tokens than the model takes at once ({room}; the longest has "
+                    f"{windows.longest.max():,}) in {row_numbers(rows.rows[long])}; correct these words, or keep the "
+                    f"first tokens of each with --data.max_length {max_length}"
+                )
         if problems:
             raise UserError(*problems)
-        if self.repair:
-            summary["repaired"] = f"{mended:,} words inside of an entity that had not begun are now its beginning"
-        return kind, whole
-
-    def _hold_out(self, whole: TaggedRows) -> list[TaggedRows]:
-        """Split rows in two so that each tag stays in training."""
-        counts = np.diff(whole.starts)
-        pairs = np.unique(np.repeat(np.arange(len(whole)), counts) * len(whole.names) + whole.tags)
-        sentence, tag = np.divmod(pairs, len(whole.names))
-        held = held_out_rows(starts_of(np.bincount(sentence, minlength=len(whole))), tag, self.held_out)
-        if not len(held):
-            raise UserError(
-                f"there is no evaluation data, and none of the {len(whole)} training rows can be held out, since each "
-                "tag must stay in training; give data.eval, or more rows"
+        several = sum(int((np.bincount(windows.sentence) > 1).sum()) for windows in parts)
+        summary = {
+            "windows": f"{sum(map(len, parts)):,} of at most {max_length} tokens; {several:,} sentences need several, "
+            f"which share {overlap} tokens"
+        }
+        if truncated:
+            summary["windows"] += f"; {truncated:,} sentences have a word that is cut to a window"
+        if lost := sum(int(windows.lost.sum()) for windows in parts):
+            summary["unreadable"] = (
+                f"{lost:,} words that the tokenizer makes nothing of: no loss, and always predicted as "
+                f"{self.commonest!r}"
             )
-        stay = np.setdiff1d(np.arange(len(whole)), held, assume_unique=True)
-        return [whole.take(stay), whole.take(held, "held-out rows of the training data")]
+        train, evaluate = parts
+        return TaggedData(train, evaluate, self.files, self.workers, self.summary | summary)
 
+    def _sizes(self, tokenizer: Any) -> tuple[int, int]:
+        """Return the tokens of a window, and those that neighbours share."""
+        limit = length_limit(tokenizer)
+        max_length = self.max_length or limit or USUAL_LENGTH
+        added = added_tokens(tokenizer)
+        if limit is not None and max_length > limit:
+            raise UserError(
+                f"data.max_length is {max_length}, but the model takes at most {limit} tokens; give {limit} or less"
+            )
+        if max_length <= added:
+            raise UserError(
+                f"data.max_length is {max_length}, and the tokenizer adds {added} tokens of its own to each window, so "
+                f"that nothing would be left; give at least {added + 1}"
+            )
+        room, overlap = max_length - added, self.overlap
+        if overlap is not None and overlap >= room:
+            raise UserError(
+                f"data.overlap is {overlap}, but a window has room for {room} token{'s' * (room > 1)}; give less than "
+                "that, or null for a quarter"
+            )
+        return max_length, min(max_length // 4 if overlap is None else overlap, room - 1)
 
-def _for_head(names: list[str], saved: Sequence[str] | None, summary: dict[str, str]) -> list[str]:
-    """Return the tags in the order of the model's own head, if it has one for the same tags; the plan says what becomes of it."""
-    if saved is None:
-        summary["head"] = f"new weights, {len(names)} tags"
-    elif sorted(saved) == sorted(names):
-        summary["head"] = f"the model's own, {len(names)} tags"
-        return list(saved)
-    elif len(saved) != len(names):
-        summary["head"] = (
-            f"new weights, {len(names)} tags, because the model's own is for {len(saved)} ({listed(saved)})"
-        )
-    else:
-        summary["head"] = f"starts from the model's own, which was trained for other tags ({listed(saved)})"
-    return names
+    def postprocess(self, windows: TaggedWindows, predictions: Mapping[int, Any]) -> Postprocessed:
+        """Return tags by sentence, and how sure the model is of them.
 
+        `predictions` are of each window (2, its words): the tag ids, and their probabilities.
+        """
+        rows = windows.rows
+        names = np.array(self.labels, dtype=object)
+        tags = np.full(len(rows.tags), self.labels.index(self.commonest), dtype=np.int64)
+        sure = np.full(len(tags), np.nan)  # stays so for words that the tokenizer makes nothing of
+        for window, (predicted, probable) in predictions.items():
+            words = windows.words(window)
+            tags[words], sure[words] = np.asarray(predicted, dtype=np.int64), probable
+        inside = [slice(first, last) for first, last in zip(rows.starts[:-1], rows.starts[1:], strict=True)]
+        references = [names[rows.tags[one]].tolist() for one in inside]
+        known = [one[~np.isnan(one)] for one in (sure[words] for words in inside)]
+        scores = [{"lowest": float(one.min()), "mean": float(one.mean())} if len(one) else {} for one in known]
+        baseline = [[self.commonest] * len(one) for one in references]
+        return Postprocessed([names[tags[one]].tolist() for one in inside], references, baseline, scores)
 
-def _numbered(kind: Kind, splits: list[TaggedRows], names: list[str], known: bool) -> list[TaggedRows]:
-    """Return rows with tags as ids of `names`. Raises UserError for tags without an id, or that training never shows."""
-    numbered = [rows.renamed(names) for rows in splits]
-    seen = np.bincount(numbered[0].tags[numbered[0].tags >= 0], minlength=len(names)) > 0
-    if kind == "bio":  # of a rare type training may have beginnings alone
-        types = {name[1:] for name, there in zip(names, seen, strict=True) if there and name != OUTSIDE}
-        seen = np.array([name == OUTSIDE or name[1:] in types for name in names])
-    problems = []
-    for before, after in zip(splits, numbered, strict=True):
-        strange = after.tags == UNKNOWN
-        if not known:
-            strange |= ~seen[after.tags]
-        if strange.any():
-            problems.append(_strange_line(before, strange, names if known else None))
-    if not known and len(present := numbered[0].used()) < 2:
-        problems.append(f"training data: every word has the tag {present[0]!r}, so there is nothing to learn")
-    if problems:
-        raise UserError(*problems)
-    return numbered
-
-
-def _strange_line(rows: TaggedRows, strange: Array, names: Sequence[str] | None) -> str:
-    found = np.bincount(rows.tags[strange], minlength=len(rows.names)).tolist()
-    counts = [f"{name!r} ({count:,}x)" for name, count in zip(rows.names, found, strict=True) if count]
-    shown = ", ".join(counts[:SHOWN]) + (f", ... ({len(counts)} in all)" if len(counts) > SHOWN else "")
-    where = "the training data" if names is None else f"the model, whose tags are {listed(names)},"
-    return (
-        f"{rows.name}: tags that {where} does not know: {shown}, in {row_numbers(rows.rows_with(strange))}; correct or remove "
-        "these rows, or " + ("add such rows to the training data" if names is None else "take another model")
-    )
-
-
-def _broken_line(rows: TaggedRows, broken: Array) -> str:
-    word = int(broken.argmax())
-    return (
-        f"{rows.name}: {int(broken.sum()):,} words are tagged as inside of an entity that has not begun, such as "
-        f"{rows.names[rows.tags[word]]!r}, in {row_numbers(rows.rows_with(broken))}; correct them, or read them as beginnings with "
-        "--data.repair true (files in the scheme IOB1 have many)"
-    )
-
-
-def _tags_line(kind: Kind, rows: TaggedRows) -> str:
-    counts = np.bincount(rows.tags, minlength=len(rows.names))
-    if kind == "bio":
-        types = sorted({name[2:] for name in rows.names if name != OUTSIDE})
-        begins = sum(int(counts[at]) for at, name in enumerate(rows.names) if name[0] == "B")
-        return f"BIO, {len(types)} types of entity ({listed(types)}) with {begins:,} entities to train on"
-    most = int(counts.argmax())
-    return f"plain, {len(rows.names)}; the most frequent is {rows.names[most]!r} with {counts[most] / len(rows.tags):.1%} of the words"
+    def show(self, sentence: int, predicted: Sequence[str], expected: Sequence[str]) -> dict[str, Any]:
+        """Return what a reader sees of an evaluated sentence: its entities, or its words with their tags."""
+        words = self.evaluate.table[sentence]["tokens"]
+        shown = {"row": int(self.evaluate.rows[sentence]) + 1, "text": " ".join(words)}
+        if self.kind == "bio":
+            return {**shown, "predicted": entities(words, predicted), "expected": entities(words, expected)}
+        tagged = list(zip(words, predicted, expected, strict=True))
+        return {
+            **shown,
+            "predicted": " ".join(f"{word}/{tag}" for word, tag, _ in tagged),
+            "wrong": [f"{word} is {right}, not {tag}" for word, tag, right in tagged if tag != right],
+        }

@@ -1,4 +1,4 @@
-"""Files of tagged words whose ending does not say that they are CoNLL files: plain texts, and endings of one's own."""
+"""CoNLL files whose ending is not .conll: plain texts, and files with an ending that stands for no format."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,6 @@ from toolkit.data.files import PACKED, FileOptions, format_of
 from toolkit.data.formats.conll import conll_table, read_conll
 from toolkit.data.formats.content import refuse_foreign
 from toolkit.data.formats.text import file_errors
-from toolkit.data.reading import listed
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,17 +41,6 @@ def read_tag_files(data: DataConfig) -> "Splits":
     held = _read(evaluate, options)
     origin = f"{found.origin}; evaluation: {held.origin}"
     return Splits(found.train, held.train, origin, tuple(dict.fromkeys((*found.files, *held.files))))
-
-
-def with_columns(name: str, table: Any, words: str, tags: str) -> Any:
-    """Return a table if it has the columns that the training data has; raises UserError if not."""
-    missing = [column for column in (words, tags) if column not in table.column_names]
-    if missing:
-        raise UserError(
-            f"{name}: no column {listed(missing)}, which the training data has; the columns here are "
-            f"{listed(table.column_names)}: name them alike in both"
-        )
-    return table
 
 
 def _is_odd(path: Path | None) -> bool:

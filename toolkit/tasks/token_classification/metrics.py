@@ -1,12 +1,17 @@
-"""Metrics for tagged words: one prediction and one reference, each a list of tags, for a sentence."""
+"""Metrics for tagged words: predictions and references are lists of tags, one list for each sentence."""
 
 import warnings
+from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 from toolkit.extras import require
-from toolkit.metrics import Scores, accuracy, macro_f1
+from toolkit.metrics import Scores
 from toolkit.task import Metric
+
+Tags = Sequence[Sequence[str]]
+
+NAMES = {"f1": "f1-score", "precision": "precision", "recall": "recall"}
+"""The name of each score here, and in a report of seqeval."""
 
 
 def tag_metrics(kind: str) -> list[Metric]:
@@ -17,36 +22,33 @@ def tag_metrics(kind: str) -> list[Metric]:
     return [entity_f1, word_accuracy]
 
 
-def entity_f1(predictions: Any, references: Any) -> Scores:
-    """Return precision, recall and F1 of whole entities, overall and for each type, as the script `conlleval` counts them.
+def entity_f1(predictions: Tags, references: Tags) -> Scores:
+    """Return precision, recall and F1 of whole entities, overall and for each type, as the script `conlleval` does.
 
-    An entity is right if its first word, its last word and its type are. An I-x that continues nothing begins an entity, as in
-    seqeval's default mode (not its strict one).
+    An entity is right if its first word, its last word and its type are. An I-x that continues nothing begins an
+    entity, as in seqeval's default mode (not its strict one).
     """
     seqeval = require("seqeval.metrics", "tag", "entity F1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of types that were never predicted: their precision is 0 here
         report = seqeval.classification_report(references, predictions, output_dict=True, zero_division=0)
     overall = report.pop("micro avg", {"f1-score": 0.0, "precision": 0.0, "recall": 0.0})
-    scores = {
-        "entity_f1": float(overall["f1-score"]),
-        "entity_precision": float(overall["precision"]),
-        "entity_recall": float(overall["recall"]),
-    }
-    for kind, of in report.items():
-        # A type that is only predicted would come and go between evaluations; it counts in the overall scores.
-        if not kind.endswith(" avg") and of["support"]:
-            scores[f"f1_{kind}"] = float(of["f1-score"])
-            scores[f"precision_{kind}"] = float(of["precision"])
-            scores[f"recall_{kind}"] = float(of["recall"])
-    return scores
+    # A type that is only predicted would come and go between evaluations; it counts in the overall scores.
+    types = {kind: of for kind, of in report.items() if not kind.endswith(" avg") and of["support"]}
+    scores = {f"entity_{short}": float(overall[name]) for short, name in NAMES.items()}
+    return scores | {f"{short}_{kind}": float(of[name]) for kind, of in types.items() for short, name in NAMES.items()}
 
 
-def word_accuracy(predictions: Any, references: Any) -> Scores:
+def word_accuracy(predictions: Tags, references: Tags) -> Scores:
     """Return the share of words whose tag is right."""
-    return accuracy(list(chain(*predictions)), list(chain(*references)))
+    from sklearn.metrics import accuracy_score
+
+    return {"accuracy": float(accuracy_score(list(chain(*references)), list(chain(*predictions))))}
 
 
-def word_macro_f1(predictions: Any, references: Any) -> Scores:
-    """Return the F1 of each tag over words, averaged over the tags that occur."""
-    return macro_f1(list(chain(*predictions)), list(chain(*references)))
+def word_macro_f1(predictions: Tags, references: Tags) -> Scores:
+    """Return the F1 of each tag over words, averaged over the tags that occur in references or predictions."""
+    from sklearn.metrics import f1_score
+
+    wanted, predicted = list(chain(*references)), list(chain(*predictions))
+    return {"macro_f1": float(f1_score(wanted, predicted, average="macro", zero_division=0))}

@@ -1,25 +1,25 @@
 """Sentences of words as windows of token ids: made once per machine, mapped into memory, padded to batches.
 
-A sentence that is longer than the model is not cut: overlapping windows cover it, and each word belongs to the one in which it has
-the most context. The tag of a word stands at its first piece.
+A sentence that is too long for the model is not truncated: overlapping windows cover it, and each word belongs to the
+one in which it has the most context. The label of a word stands at the first of its tokens.
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import blake2b
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from toolkit.attention_masks import note_padding
 from toolkit.data.cache import digest_of, once_per_machine
-from toolkit.data.collate import padding_token
+from toolkit.data.collate import fillers_of, pad
 from toolkit.data.labels import Array
-from toolkit.data.tokenized import ROWS_AT_ONCE, settings_kept, tokenizer_digest, write_tokens
+from toolkit.data.tokenized import WrittenTokens, settings_kept, tokenizer_digest, write_tokens
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
-from toolkit.tasks.token_classification.reading import TaggedRows
+from toolkit.tasks.token_classification.rows import TaggedRows
 
 FORMAT = 1
 """Part of every key in the cache: to be raised when what is written below changes."""
@@ -29,67 +29,57 @@ class TaggedWindows:
     """A `Source` of windows with a label for each word that belongs to them; the token ids stay on the disk."""
 
     def __init__(self, folder: Path, rows: TaggedRows) -> None:
-        from datasets import Dataset
-
         self.rows = rows
-        self._tokens = Dataset.from_file(str(folder / "tokens.arrow"))
-        self._lengths: Array = np.load(folder / "lengths.npy", mmap_mode="r")
-        self._content: str = json.loads((folder / "content.json").read_text(encoding="utf-8"))["digest"]
+        self._tokens = WrittenTokens(folder)
         self.sentence: Array = np.load(folder / "sentence.npy", mmap_mode="r")
         """Which sentence each window is of."""
         self.longest: Array = np.load(folder / "longest.npy", mmap_mode="r")
-        """Pieces of the longest word of each sentence, before it was cut."""
+        """Tokens of the longest word of each sentence, before it was truncated."""
         self.lost: Array = np.load(folder / "lost.npy", mmap_mode="r")
         """Words of each sentence that the tokenizer makes nothing of."""
 
     def __len__(self) -> int:
-        return len(self._lengths)
+        return len(self._tokens)
 
     def fetch(self, ids: Sequence[int]) -> list[dict[str, Any]]:
         """Return samples: token ids (lists, no padding), and "labels" of the same length.
 
-        A label is `NOT_COUNTED` where no word is predicted: further pieces of a word, special tokens, words that belong to
-        another window.
+        A label is `NOT_COUNTED` where no word is predicted: further tokens of a word, special tokens, words that belong
+        to another window.
         """
-        if not len(ids):
-            return []
-        rows = np.asarray(ids).tolist()
-        columns: dict[str, list[Any]] = self._tokens[rows]
-        columns["labels"] = [
-            self._labels(row, np.array(word)) for row, word in zip(rows, columns.pop("word"), strict=True)
-        ]
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        samples = self._tokens.fetch(np.asarray(ids).tolist())
+        for window, sample in zip(ids, samples, strict=True):
+            word = np.array(sample.pop("word"))
+            tags = self.rows.tags[self.rows.starts[self.sentence[window]] + np.maximum(word, 0)]
+            sample["labels"] = np.where(word >= 0, tags, NOT_COUNTED).tolist()
+        return samples
 
-    def _labels(self, row: int, word: Array) -> list[int]:
-        tags = self.rows.tags[self.rows.starts[self.sentence[row]] + np.maximum(word, 0)]
-        labels: list[int] = np.where(word >= 0, tags, NOT_COUNTED).tolist()
-        return labels
-
-    def words(self, row: int) -> Array:
-        """Return which words of its sentence a window has labels for, in their order."""
-        word = np.asarray(self._tokens[row]["word"])
-        return word[word >= 0]
+    def words(self, window: int) -> Array:
+        """Return the places in `rows.tags` of the words that a window has labels for, in their order."""
+        word = np.asarray(self._tokens.fetch([window])[0]["word"])
+        places: Array = self.rows.starts[self.sentence[window]] + word[word >= 0]
+        return places
 
     def lengths(self, ids: Array) -> Array:
         """Return the number of tokens of each sample (int64)."""
-        return np.asarray(self._lengths[np.asarray(ids)])
+        return np.asarray(self._tokens.lengths[np.asarray(ids)])
 
     def digest(self) -> str:
         """Return a hash of the token ids and labels."""
         rows = self.rows
-        return digest_of(self._content, np.asarray(self.sentence), rows.names, rows.tags, rows.starts)
+        return digest_of(self._tokens.content, np.asarray(self.sentence), rows.names, rows.tags, rows.starts)
 
 
 def windows_of(counts: Array, room: int, overlap: int) -> tuple[list[tuple[int, int]], Array]:
     """Return windows of whole words, and the window that each word belongs to.
 
     Args:
-        counts: pieces of each word, none with more than `room`.
-        room: the most pieces of a window.
-        overlap: the most pieces that two neighbours share, below `room`.
+        counts: tokens of each word, none with more than `room`.
+        room: the most tokens of a window.
+        overlap: the most tokens that two neighbours share, below `room`.
 
-    A window is the numbers of its first word and of the one after its last. A word belongs to the window in which it has the
-    most context on the side where it has less; where the sentence begins or ends nothing is missing.
+    A window is the numbers of its first word and of the one after its last. A word belongs to the window in which it
+    has the most context on the side where it has less; where the sentence begins or ends nothing is missing.
     """
     ends = np.cumsum(counts)
     begins = ends - counts
@@ -118,8 +108,8 @@ def windows_of(counts: Array, room: int, overlap: int) -> tuple[list[tuple[int, 
 def prepare_for_words(tokenizer: Any) -> Any:
     """Return a tokenizer that takes lists of words as it takes a text with spaces.
 
-    Those of GPT-2's kind (RoBERTa, ModernBERT) mark a word's beginning by the space before it; without this they would take each
-    word of a list for the start of a text, which is another token. The setting is saved with the tokenizer.
+    Those of GPT-2's kind (RoBERTa, ModernBERT) mark a word's beginning by the space before it; without this they would
+    take each word of a list for the start of a text, which is another token. The setting is saved with the tokenizer.
     """
     from tokenizers import pre_tokenizers
 
@@ -142,7 +132,7 @@ def prepare_for_words(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def pieces_of(tokenizer: Any, sentences: list[list[str]]) -> Iterator[tuple[Array, Array]]:
+def tokens_of_words(tokenizer: Any, sentences: list[list[str]]) -> Iterator[tuple[Array, Array]]:
     """Yield the token ids of each sentence, without special tokens, and how many of them each of its words has."""
     settings = {
         "is_split_into_words": True,
@@ -156,18 +146,18 @@ def pieces_of(tokenizer: Any, sentences: list[list[str]]) -> Iterator[tuple[Arra
             of = np.array(encoded.word_ids(number), dtype=np.int64)
             yield np.array(ids, dtype=np.int64), np.bincount(of, minlength=len(words))
         return
-    # A tokenizer in Python does not say which word a piece is of, but it takes each word for itself.
+    # A tokenizer in Python does not know which word a token is of, but it takes each word for itself.
     known: dict[str, list[int]] = {}
     for words in sentences:
         for word in words:
             if word not in known:
                 known[word] = tokenizer([word], **settings)["input_ids"]
-        ids = [piece for word in words for piece in known[word]]
+        ids = [token for word in words for token in known[word]]
         yield np.array(ids, dtype=np.int64), np.array([len(known[word]) for word in words], dtype=np.int64)
 
 
 def frame_of(tokenizer: Any) -> tuple[dict[str, list[int]], int]:
-    """Return what the tokenizer makes of one piece between special tokens, by name, and the place of that piece."""
+    """Return what the tokenizer makes of one token between special ones, by name, and the place of that token."""
     whole = tokenizer(["a"], is_split_into_words=True, return_attention_mask=False)
     inner = list(tokenizer(["a"], is_split_into_words=True, add_special_tokens=False)["input_ids"])
     ids = list(whole["input_ids"])
@@ -180,18 +170,23 @@ def frame_of(tokenizer: Any) -> tuple[dict[str, list[int]], int]:
     )
 
 
-def tokenize_words(rows: TaggedRows, tokenizer: Any, length: int, overlap: int, words_digest: str) -> TaggedWindows:
-    """Return the windows of sentences, of at most `length` tokens with special ones, neighbours sharing at most `overlap`.
+def added_tokens(tokenizer: Any) -> int:
+    """Return the number of special tokens that a window gets."""
+    return len(frame_of(tokenizer)[0]["input_ids"]) - 1
 
-    A word with more pieces than a window has room for keeps the first of them. About 0.2 ms a sentence the first time, nothing
-    from then on.
+
+def tokenize_words(rows: TaggedRows, tokenizer: Any, max_length: int, overlap: int) -> TaggedWindows:
+    """Return the windows of sentences, of at most `max_length` tokens with special ones; neighbours share `overlap`.
+
+    A word with more tokens than a window has room for keeps the first of them. About 0.2 ms a sentence the first time,
+    nothing from then on.
     """
-    key = digest_of("windows", FORMAT, words_digest, tokenizer_digest(tokenizer), length, overlap)
+    key = digest_of("windows", FORMAT, rows.digest, tokenizer_digest(tokenizer), max_length, overlap)
 
     def build(folder: Path) -> None:
         with settings_kept(tokenizer):
             found: dict[str, list[int]] = {"sentence": [], "longest": [], "lost": []}
-            write_tokens(_batches(rows, tokenizer, length, overlap, found), folder)
+            write_tokens(_batches(rows, tokenizer, max_length, overlap, found), folder)
             for name, values in found.items():
                 np.save(folder / f"{name}.npy", np.array(values, dtype=np.int64))
 
@@ -199,63 +194,53 @@ def tokenize_words(rows: TaggedRows, tokenizer: Any, length: int, overlap: int, 
 
 
 def _batches(
-    rows: TaggedRows, tokenizer: Any, length: int, overlap: int, found: dict[str, list[int]]
+    rows: TaggedRows, tokenizer: Any, max_length: int, overlap: int, found: dict[str, list[int]]
 ) -> Iterator[tuple[dict[str, list[list[int]]], Array]]:
     """Yield what each window holds, by name, and add to `found` what is known of windows and sentences."""
     frame, place = frame_of(tokenizer)
-    room = length - len(frame["input_ids"]) + 1
-    number = 0
-    for batch in rows.words.with_format("arrow").iter(ROWS_AT_ONCE):
-        columns: dict[str, list[list[int]]] = {**{name: [] for name in frame}, "word": []}
-        sentences = batch.column(0).to_pylist()
-        for whole, whole_counts in pieces_of(tokenizer, sentences):
-            found["longest"].append(int(whole_counts.max()))
-            found["lost"].append(int((whole_counts == 0).sum()))
-            within = np.arange(len(whole)) - np.repeat(np.cumsum(whole_counts) - whole_counts, whole_counts)
-            ids, within, counts = whole[within < room], within[within < room], np.minimum(whole_counts, room)
-            begins = np.cumsum(counts) - counts
-            word_of = np.repeat(np.arange(len(counts)), counts)
-            windows, owner = windows_of(counts, room, overlap)
-            for window, (first, last) in enumerate(windows):
-                inside = slice(int(begins[first]), int(begins[last - 1] + counts[last - 1]))
-                word = np.where((within[inside] == 0) & (owner[word_of[inside]] == window), word_of[inside], -1)
-                if (word < 0).all():
-                    continue  # nothing is predicted there: a sentence of words that the tokenizer makes nothing of
+    room = max_length - len(frame["input_ids"]) + 1
+    frame["word"] = [-1] * len(frame["input_ids"])
+    for sentences in rows.sentences():
+        columns: dict[str, list[list[int]]] = {name: [] for name in frame}
+        for ids, counts in tokens_of_words(tokenizer, sentences):
+            sentence = len(found["longest"])
+            found["longest"].append(int(counts.max()))
+            found["lost"].append(int((counts == 0).sum()))
+            for inner, word in _windows(ids, counts, room, overlap):
+                own = {"input_ids": inner.tolist(), "word": word.tolist()}
                 for name, values in frame.items():
-                    middle = ids[inside].tolist() if name == "input_ids" else [values[place]] * len(word)
+                    middle = own.get(name, [values[place]] * len(inner))
                     columns[name].append([*values[:place], *middle, *values[place + 1 :]])
-                after = len(frame["input_ids"]) - place - 1
-                columns["word"].append([-1] * place + word.tolist() + [-1] * after)
-                found["sentence"].append(number)
-            number += 1
+                found["sentence"].append(sentence)
         if columns["word"]:
             yield columns, np.array([len(word) for word in columns["word"]], dtype=np.int64)
     if not found["sentence"]:
         raise UserError(f"{rows.name}: the tokenizer knows nothing in any word; take another tokenizer, or other data")
 
 
-def words_digest(rows: TaggedRows) -> str:
-    """Return a hash of the words of all sentences."""
-    state = blake2b(digest_size=16)
-    for batch in rows.words.with_format("arrow").iter(ROWS_AT_ONCE):
-        for words in batch.column(0).to_pylist():
-            # The lengths say where a word ends: ("ab", "c") is not ("a", "bc").
-            state.update(np.array([len(words), *map(len, words)], dtype=np.int64).tobytes())
-            state.update("".join(words).encode("utf-8", "surrogatepass"))
-    return digest_of(len(rows), state.hexdigest())
+def _windows(ids: Array, counts: Array, room: int, overlap: int) -> Iterator[tuple[Array, Array]]:
+    """Yield the token ids of each window of a sentence, and the word that each token predicts, or -1.
 
-
-def pad_words(tokenizer: Any) -> Callable[[list[dict[str, Any]]], Any]:
-    """Return a collate function: windows to tensors of shape (windows, longest of them), with "labels" of the same shape.
-
-    Raises UserError if the tokenizer has no padding token.
+    `ids` are those of the sentence, and `counts` how many of them each of its words has. Windows in which no word is
+    predicted are left out: those of words that the tokenizer makes nothing of.
     """
-    from transformers import DataCollatorForTokenClassification
+    within = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
+    ids, within, counts = ids[within < room], within[within < room], np.minimum(counts, room)
+    ends = np.cumsum(counts)
+    word_of = np.repeat(np.arange(len(counts)), counts)
+    windows, owner = windows_of(counts, room, overlap)
+    for number, (first, last) in enumerate(windows):
+        inside = slice(int(ends[first] - counts[first]), int(ends[last - 1]))
+        word = np.where((within[inside] == 0) & (owner[word_of[inside]] == number), word_of[inside], -1)
+        if (word >= 0).any():
+            yield ids[inside], word
 
-    padding_token(tokenizer, "sentences")
-    pad = DataCollatorForTokenClassification(tokenizer, label_pad_token_id=NOT_COUNTED)
 
-    def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
-        return {**pad(samples), **note_padding([len(sample["input_ids"]) for sample in samples])}
+def pad_words(tokenizer: Any) -> Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]:
+    """Return a collate function: windows to tensors of shape (windows, tokens of the longest), "labels" among them.
 
-    return collate
+    Raises:
+        UserError: the tokenizer has no padding token.
+    """
+    fillers = {**fillers_of(tokenizer, "sentences"), "labels": NOT_COUNTED}
+    return partial(pad, fillers=fillers, side=tokenizer.padding_side)

@@ -1,24 +1,25 @@
 """Words and their tags as they come in two columns of lists, and what can be wrong with them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
+from toolkit.data.cache import digest_of
 from toolkit.data.label_reading import codes_of, column_of, is_list, is_text
 from toolkit.data.labels import UNKNOWN, Array, starts_of
-from toolkit.data.reading import row_numbers
+from toolkit.data.reading import Checked, TableRows, checked_rows
+from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 
 
 @dataclass(frozen=True)
-class TaggedRows:
-    """Sentences for training or for evaluation."""
+class TaggedRows(TableRows):
+    """Sentences for training or for evaluation; the table has the column "tokens", a list of words in each row."""
 
-    name: str
-    words: Any
-    """A `datasets.Dataset` with the column "tokens": a list of words in each row."""
     starts: Array
     """Row i has the tags `tags[starts[i]:starts[i + 1]]`."""
     tags: Array
@@ -27,20 +28,34 @@ class TaggedRows:
     """Names of the codes."""
     in_order: bool
     """Whether the data itself gave the names their order."""
-    rows: Array
-    """The number that each row had in the data, counted from 0."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def take(self, rows: Array, name: str | None = None) -> "TaggedRows":
-        """Return these rows, in this order."""
+        """Return these rows, in this order, under another name if one is given."""
         counts = np.diff(self.starts)[rows]
         starts = starts_of(counts)
         tags = self.tags[np.repeat(self.starts[rows] - starts[:-1], counts) + np.arange(starts[-1])]
-        return TaggedRows(
-            name or self.name, self.words.select(rows), starts, tags, self.names, self.in_order, self.rows[rows]
-        )
+        return replace(super().take(rows, name), starts=starts, tags=tags)
+
+    def sentences(self) -> Iterator[list[list[str]]]:
+        """Yield the words of some sentences after the other; few are in memory at once."""
+        for batch in self.table.with_format("arrow").iter(ROWS_AT_ONCE):
+            yield batch.column(0).to_pylist()
+
+    def texts(self) -> Iterator[str]:
+        """Yield the words of each sentence with spaces between them, to train a tokenizer on."""
+        for sentences in self.sentences():
+            yield from map(" ".join, sentences)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the words of all sentences."""
+        state = blake2b(digest_size=16)
+        for sentences in self.sentences():
+            for words in sentences:
+                # The lengths say where a word ends: ("ab", "c") is not ("a", "bc").
+                state.update(np.array([len(words), *map(len, words)], dtype=np.int64).tobytes())
+                state.update("".join(words).encode("utf-8", "surrogatepass"))
+        return digest_of(len(self), state.hexdigest())
 
     def renamed(self, names: Sequence[str], called: Sequence[str] | None = None) -> "TaggedRows":
         """Return the same tags as codes of other names; a tag that is not among them becomes UNKNOWN.
@@ -49,11 +64,7 @@ class TaggedRows:
         """
         ids = {name: number for number, name in enumerate(names)}
         table = np.array([*(ids.get(name, UNKNOWN) for name in called or self.names), UNKNOWN], dtype=np.int64)
-        return TaggedRows(self.name, self.words, self.starts, table[self.tags], list(names), True, self.rows)
-
-    def retagged(self, tags: Array) -> "TaggedRows":
-        """Return the same words with other codes."""
-        return replace(self, tags=tags)
+        return replace(self, tags=table[self.tags], names=list(names), in_order=True)
 
     def rows_with(self, words: Array) -> Array:
         """Return the numbers, in the data, of the rows that have at least one of the words marked in a flat array."""
@@ -65,10 +76,11 @@ class TaggedRows:
         return [self.names[code] for code in np.unique(self.tags).tolist()]
 
 
-def read_rows(name: str, table: Any, words: str, tags: str) -> tuple[TaggedRows, list[str]]:
-    """Return the rows of a table that have words and as many tags, and what is wrong with the others, a sentence each.
+def read_rows(name: str, table: Any, words: str, tags: str) -> Checked[TaggedRows]:
+    """Return the rows of a table that have words and as many tags, and what is wrong with the others.
 
-    Raises UserError if a column holds something else.
+    Raises:
+        UserError: a column holds something else.
     """
     import datasets
     import pyarrow as pa
@@ -77,34 +89,25 @@ def read_rows(name: str, table: Any, words: str, tags: str) -> tuple[TaggedRows,
     word_lists, tag_lists = _lists(name, table, words, "tokens"), _lists(name, table, tags, "tags")
     if not is_text(word_lists.type.value_type):
         raise UserError(
-            f"{name}: the column {words!r} holds {word_lists.type}, not lists of words; give another one with --data.tokens COLUMN"
+            f"{name}: the column {words!r} holds {word_lists.type}, not lists of words; give another one with "
+            "--data.tokens COLUMN"
         )
-    feature = getattr(table.features[tags], "feature", None)
-    given = getattr(feature, "names", None)
+    given = getattr(getattr(table.features[tags], "feature", None), "names", None)
     missing = _null(word_lists) | _null(tag_lists)
     counts, tag_counts = _counts(word_lists), _counts(tag_lists)
-    empty = ~missing & (counts == 0) & (tag_counts == 0)
     uneven = ~missing & (counts != tag_counts)
     codes, names = codes_of(pc.list_flatten(tag_lists), given)
-    tagless = ~uneven & _any_in_row(codes == UNKNOWN, tag_counts)
-    wordless = ~uneven & _any_in_row(_null(pc.list_flatten(word_lists)), counts)
-    problems = []
-    for wrong, what in (
-        (missing, f"nothing in column {words!r} or {tags!r} in"),
-        (empty, f"an empty sentence in column {words!r} in"),
-        (uneven, _uneven(uneven, counts, tag_counts, words, tags)),
-        (wordless, f"a word that is null in column {words!r} in"),
-        (tagless, f"a word without a tag{' among those that the data names' if given else ''} in column {tags!r} in"),
-    ):
-        if wrong.any():
-            problems.append(
-                f"{name}: {what} {row_numbers(np.flatnonzero(wrong))}; correct them, or leave them out with --data.drop_invalid true"
-            )
-    valid = np.flatnonzero(~(missing | empty | uneven | tagless | wordless))
-    starts = starts_of(tag_counts)
+    unknown = f"a word without a tag{' among those that the data names' if given else ''} in column {tags!r}"
+    wrong = {
+        f"nothing in column {words!r} or {tags!r}": missing,
+        f"an empty sentence in column {words!r}": ~missing & (counts == 0) & (tag_counts == 0),
+        _uneven(uneven, counts, tag_counts, words, tags): uneven,
+        f"a word that is null in column {words!r}": ~uneven & _any_in_row(_null(pc.list_flatten(word_lists)), counts),
+        unknown: ~uneven & _any_in_row(codes == UNKNOWN, tag_counts),
+    }
     flat = datasets.Dataset(pa.table({"tokens": word_lists.cast(pa.list_(pa.string()))}))
-    rows = TaggedRows(name, flat, starts, codes, names, bool(given), np.arange(len(counts), dtype=np.int64))
-    return rows.take(valid), problems
+    numbers = np.arange(len(counts), dtype=np.int64)
+    return checked_rows(TaggedRows(name, flat, numbers, starts_of(tag_counts), codes, names, bool(given)), wrong)
 
 
 def _lists(name: str, table: Any, column: str, flag: str) -> Any:
@@ -119,22 +122,23 @@ def _lists(name: str, table: Any, column: str, flag: str) -> Any:
     if is_list(array.type) and not pa.types.is_nested(array.type.value_type):
         return array.cast(pa.list_(array.type.value_type))
     raise UserError(
-        f"{name}: the column {column!r} holds {array.type}, not lists of words and tags; give another one with --data.{flag} COLUMN"
+        f"{name}: the column {column!r} holds {array.type}, not lists of words and tags; give another one with "
+        f"--data.{flag} COLUMN"
     )
 
 
 def _check_texts(name: str, column: str, texts: list[str | None]) -> None:
-    """Refuse a column of texts whose words were not joined by spaces: split there, they would be trained on without a word."""
+    """Refuse a column of texts whose words were not joined by spaces: split there, each would be one word."""
     written = [text.strip() for text in texts if text is not None and text.strip()]
     if written and all(text[0] == "[" and text[-1] == "]" for text in written):
         raise UserError(
-            f"{name}: the column {column!r} holds lists that were written as texts, such as {written[0][:40]!r}; write words "
-            "with spaces between them, or give json lines or parquet, which have lists"
+            f"{name}: the column {column!r} holds lists that were written as texts, such as {written[0][:40]!r}; write "
+            "words with spaces between them, or give json lines or parquet, which have lists"
         )
     if len(written) > 1 and not any(len(text.split()) > 1 for text in written):
         raise UserError(
-            f"{name}: no row of the column {column!r} has more than one word (the first is {written[0][:40]!r}); give a row for "
-            "each sentence, with spaces between its words, or a CoNLL file, which has a line for each word"
+            f"{name}: no row of the column {column!r} has more than one word (the first is {written[0][:40]!r}); give "
+            "a row for each sentence, with spaces between its words, or a CoNLL file, which has a line for each word"
         )
 
 
@@ -161,5 +165,5 @@ def _uneven(uneven: Array, counts: Array, tag_counts: Array, words: str, tags: s
     row = int(uneven.argmax())
     return (
         f"not as many tags in column {tags!r} as words in column {words!r} "
-        f"(the first such row has {counts[row]:,} words and {tag_counts[row]:,} tags) in"
+        f"(the first such row has {counts[row]:,} words and {tag_counts[row]:,} tags)"
     )
