@@ -24,7 +24,7 @@ the optimizer is offloaded.
 One GPU is enough; what takes two (a model that another process builds, the time-out of groups) is said to be not run
 where there is one. Needs torch, accelerate, transformers, numpy, safetensors, rich, psutil, pyyaml and filelock, and
 the project's folder, which need not be installed. The recipes are run as they are where datasets, evaluate,
-jsonargparse, scikit-learn and Pillow are installed, or else by their loss and collation alone, and their rows say so.
+scikit-learn and Pillow are installed, or else by their loss and collation alone, and their rows say so.
 The notebook needs the whole project (`pip install -e .`) and nbclient, nbformat, ipykernel and matplotlib; where one is
 missing its row says so. Exits with 2 where there is no GPU, and with 1 if a command failed that should not, one that
 should was not refused, a step waits that should not, a promise about the host does not hold, or FSDP2 in float32 is
@@ -61,7 +61,6 @@ NEEDED_BY_NOTEBOOK = (
     "matplotlib",
     "datasets",
     "evaluate",
-    "jsonargparse",
     "sklearn",
 )
 # The twins of the launch files with which the script itself is tried where there is no GPU.

@@ -36,7 +36,7 @@ from toolkit.tasks.text_classification.texts import pad_texts
 from toolkit.tasks.token_classification.windows import pad_words
 
 ROOT = Path(__file__).parents[1]
-NEEDED = ("datasets", "evaluate", "jsonargparse", "sklearn", "PIL")
+NEEDED = ("datasets", "evaluate", "sklearn", "PIL")
 VOCABULARY, CLASSES, LONGEST, PIXELS = 256, 3, 48, 8
 sys.path.append(str(ROOT / "tests" / "helpers"))
 

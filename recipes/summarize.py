@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from toolkit import Config, Task, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.data.config import embedded_splits
-from toolkit.extras import require
+from toolkit.errors import require
 from toolkit.losses import counted, reference_losses, summed_cross_entropy
 from toolkit.models.tokenizer import SEQ2SEQ, tokenizer
 from toolkit.sample_data.functions import described_functions, split_by_module

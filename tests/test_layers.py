@@ -31,7 +31,7 @@ ORDER = """
     data
     output
     config
-    task losses attention_masks metrics randomness signals errors extras environment
+    task losses attention_masks metrics randomness signals errors environment
 """
 HEIGHT = {name: -height for height, line in enumerate(ORDER.strip().splitlines()) for name in line.split()}
 SHARED_BY_TASKS = {"conversations"}
@@ -40,7 +40,6 @@ QUICK = (
     *(
         "toolkit.config.",
         "toolkit.errors",
-        "toolkit.extras",
         "toolkit.environment",
         "toolkit.command",
         "toolkit.randomness",

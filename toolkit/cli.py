@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,58 +24,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pipes.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog="toolkit", description="Look after runs of finetune-toolkit.")
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare}")
     add_status(commands)
-    verify = add_verify(commands)
+    add_verify(commands)
     add_compare(commands)
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
-        parser.error(f"{words[0]} is no command; {hint_of_command(words[0], list(commands.choices))}")
+        near = get_close_matches(words[0].lower(), commands.choices, 1)
+        hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(commands.choices)}"
+        parser.error(f"{words[0]} is no command; {hint}")
     # What comes after -- belongs to the recipe, whatever it looks like.
-    cut = words.index("--") if words[:1] == ["verify"] and "--" in words else len(words)
-    given = parser.parse_args(words[:cut])
+    end_of_own = words.index("--") if words[:1] == ["verify"] and "--" in words else len(words)
+    given = parser.parse_args(words[:end_of_own], argparse.Namespace(for_recipe=words[end_of_own + 1 :]))
     try:
-        match given.command:
-            case "status":
-                return tell_status(given.run)
-            case "verify":
-                return tell_verification(given, words[cut + 1 :], verify)
-            case _:
-                return tell_comparison(given.first, given.second)
+        code: int = given.command(given)
+        return code
     except UserError as error:
         sys.stdout.flush()
         print("\n".join(["toolkit can't go on:", *(f"  - {problem}" for problem in error.problems)]), file=sys.stderr)
         return USER_CAN_FIX
 
 
-def hint_of_command(given: str, names: list[str]) -> str:
-    """Return the end of a sentence about a command that there is not."""
-    near = get_close_matches(given.lower(), names, 1)
-    return f"did you mean {near[0]}?" if near else f"give one of {', '.join(names)}"
-
-
 def add_status(commands: Any) -> None:
-    """Describe `toolkit status`."""
     status = commands.add_parser(
         "status",
         help="tell how a run stands; the exit code is the run's own",
-        description="Tell how a run stands. Exit code: 0 finished or running, 2 ended by something that the user can fix, "
-        "75 stopped on request, 1 failed or died. A launcher turns every code but 0 into 1: ask here instead.",
+        description="Tell how a run stands. Exit code: 0 finished or running, 2 ended by something that the user can "
+        "fix, 75 stopped on request, 1 failed or died. A launcher turns every code but 0 into 1: ask here instead.",
     )
+    status.set_defaults(command=show_status)
     status.add_argument("run", type=Path, help="the run folder, such as runs/classify")
 
 
-def add_verify(commands: Any) -> argparse.ArgumentParser:
-    """Describe `toolkit verify`."""
-    verify: argparse.ArgumentParser = commands.add_parser(
+def add_verify(commands: Any) -> None:
+    verify = commands.add_parser(
         "verify",
         help="prove a run's promises, or that a recipe can be killed and resumed",
         usage="toolkit verify [-h] RUN [--recipe FILE]\n"
-        "       toolkit verify [-h] --resume RECIPE [--processes N] [--then N] [--steps N] [--output DIR] [-- ARGUMENT ...]",
-        description="With RUN: check that nothing in a run folder was changed since (ledger, checkpoints, data files), and "
-        "compute anew which samples every step should have seen. With --resume: run a recipe undisturbed, run it again, kill it "
-        "in the midst, resume it, and compare samples, losses and weights step by step. Exit code: 0 all right, 1 something "
-        "is wrong, 2 no run folder, or something else that the user can fix.",
+        "       toolkit verify [-h] --resume RECIPE [--processes N] [--then N] [--steps N] [--output DIR] "
+        "[-- ARGUMENT ...]",
+        description="With RUN: check that nothing in a run folder was changed since (ledger, checkpoints, data files), "
+        "and compute again which samples every step should have seen. With --resume: run a recipe undisturbed, run it "
+        "again, kill it in the middle, resume it, and compare samples, losses and weights step by step. Exit code: 0 "
+        "all right, 1 something is wrong, 2 no run folder, or something else that the user can fix.",
     )
+    verify.set_defaults(command=partial(verify_run_or_recipe, verify))
     verify.add_argument("run", type=Path, nargs="?", metavar="RUN", help="the run folder, such as runs/classify")
     verify.add_argument(
         "--recipe",
@@ -94,30 +87,30 @@ def add_verify(commands: Any) -> argparse.ArgumentParser:
     verify.add_argument(
         "--output", type=Path, metavar="DIR", help="keep both runs in this new folder (default: a temporary one)"
     )
-    return verify
 
 
 def add_compare(commands: Any) -> None:
-    """Describe `toolkit compare`."""
     compare = commands.add_parser(
         "compare",
         help="show where two runs part",
-        description="Show what was different about two runs, and at which step their numbers part; runs that are still under "
-        "way are compared as far as both have come. Exit code: 0 the same up to rounding, 1 they part, 2 no run folder.",
+        description="Show what was different about two runs, and at which step their numbers part; runs that are still "
+        "under way are compared as far as both have come. Exit code: 0 the same up to rounding, 1 they part, 2 no run "
+        "folder.",
     )
+    compare.set_defaults(command=compare_runs)
     compare.add_argument("first", type=Path, metavar="A", help="a run folder")
     compare.add_argument("second", type=Path, metavar="B", help="another one")
 
 
-def tell_status(folder: Path) -> int:
+def show_status(given: argparse.Namespace) -> int:
     """Print how the run in a folder stands and return the exit code it stands for."""
+    folder: Path = given.run
     record = read_record(folder)
     if not record:
         print(f"{folder} is no run folder: it has no run.json that can be read", file=sys.stderr)
         return USER_CAN_FIX
     state = str(record.get("status"))
     died = state == "running" and not is_locked(folder)
-    console = Console(is_main=True)
     summary = {"status": f"{state}, but no process works on it: it has died" if died else state}
     if record.get("reason"):
         summary["reason"] = record["reason"]
@@ -128,16 +121,16 @@ def tell_status(folder: Path) -> int:
     for name in ("metrics", "baseline"):
         if record.get(name):
             summary[name] = figures({key: value for key, value in record[name].items() if value is not None})
-    for problem in record.get("problems") or []:
-        summary["problem"] = f"{summary['problem']}; {problem}" if "problem" in summary else problem
-    console.summary(str(folder), summary)
+    if record.get("problems"):
+        summary["problem"] = "; ".join(map(str, record["problems"]))
+    Console(is_main=True).summary(str(folder), summary)
     return DEFECT if died else code_of(state, record)
 
 
 def code_of(state: str, record: dict[str, Any]) -> int:
     """Return the exit code that the run ended with; a run that failed says whether the user can fix it."""
-    told = record.get("code") if state == "failed" else None
-    return told if told in (DEFECT, USER_CAN_FIX) else CODES.get(state, DEFECT)
+    code = record.get("code") if state == "failed" else None
+    return code if code in (DEFECT, USER_CAN_FIX) else CODES.get(state, DEFECT)
 
 
 def steps_done(folder: Path, record: dict[str, Any]) -> str:
@@ -153,15 +146,15 @@ def steps_done(folder: Path, record: dict[str, Any]) -> str:
     return f"{text}; the newest checkpoint is of step {record['step']:,}" if ahead and record["step"] else text
 
 
-def tell_verification(given: argparse.Namespace, rest: list[str], parser: argparse.ArgumentParser) -> int:
-    """Check a run or a recipe, print what came of it, and return the exit code."""
+def verify_run_or_recipe(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
+    """Check a run or a recipe, print the results, and return the exit code."""
     own = {name: getattr(given, name) for name in ("processes", "then", "steps", "output")}
     chosen = {name: value for name, value in own.items() if value is not None}
     if (given.run is None) == (given.resume is None):
         parser.error("give either a run folder or --resume and a recipe")
     if given.resume is None:
-        if chosen or rest:
-            parser.error(f"{' '.join(['--' + name for name in chosen] + rest)} goes with --resume only")
+        if chosen or given.for_recipe:
+            parser.error(f"{' '.join([*('--' + name for name in chosen), *given.for_recipe])} goes with --resume only")
         from toolkit.verify.check import verify
 
         report = verify(given.run, given.recipe)
@@ -169,15 +162,15 @@ def tell_verification(given: argparse.Namespace, rest: list[str], parser: argpar
         return RIGHT if report.sound else WRONG
     if given.recipe is not None:
         parser.error("--recipe goes with a run folder only; --resume names the recipe already")
-    return tell_resumption(given.resume, rest, chosen)
+    return kill_and_resume(given.resume, given.for_recipe, chosen)
 
 
-def tell_resumption(recipe: Path, arguments: list[str], chosen: dict[str, Any]) -> int:
-    """Kill and resume a recipe, print what came of it, and return the exit code."""
+def kill_and_resume(recipe: Path, arguments: list[str], chosen: dict[str, Any]) -> int:
+    """Kill and resume a recipe, print the results, and return the exit code."""
     from toolkit.verify.resume_check import verify_resume
 
     console = Console(is_main=True)
-    # What was started ends with this command.
+    # The processes that were started end with this command.
     previous = signal.signal(signal.SIGTERM, end)
     try:
         resume_check = verify_resume(recipe, arguments, on_progress=console.print, **chosen)
@@ -195,10 +188,10 @@ def end(number: int, frame: object) -> NoReturn:
     sys.exit(128 + number)
 
 
-def tell_comparison(first: Path, second: Path) -> int:
+def compare_runs(given: argparse.Namespace) -> int:
     """Compare two runs, print where they part, and return the exit code."""
     from toolkit.verify.compare import compare
 
-    comparison = compare(first, second)
+    comparison = compare(given.first, given.second)
     Console(is_main=True).print(str(comparison))
     return RIGHT if comparison.same else WRONG

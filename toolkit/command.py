@@ -9,16 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from toolkit.config.schema import Config
+from toolkit.config.schema import AnyConfig, Config
 from toolkit.errors import DEFECT, DONE, STOPPED, USER_CAN_FIX, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.output import pipes
 
 if TYPE_CHECKING:
     from toolkit.task import Task
-
-AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 # A launcher ends all processes as soon as one has failed: the others give the main one this long to speak first.
 SECONDS_TO_SPEAK = 10.0
@@ -121,7 +119,7 @@ def stays_stopped(config: Config) -> int | None:
         return None
     from toolkit.distributed.rendezvous import dismiss
 
-    return dismiss(code, config.timeout.meeting)
+    return dismiss(code, config.timeout.rendezvous)
 
 
 def machines_changed(record: Mapping[str, Any]) -> bool:

@@ -1,12 +1,12 @@
-"""What has to stand in the environment before a library is loaded: each reads these variables once."""
+"""What has to be in the environment before a library is loaded: each reads these variables once."""
 
 import logging
 import os
 
-# How often a waiting thread of OpenMP looks again before it sleeps. By default 300,000 times: long enough to keep a
-# core from another process that has work, and so from the very thread that is waited for. To sleep at once, which is
-# OMP_WAIT_POLICY=passive, is better still beside a busy process, and makes small models slower where the cores are
-# free. `benchmarks/performance/waiting_threads.py` measures the three.
+# How often a waiting thread of OpenMP looks again before it sleeps. The default is 300,000 times: that keeps a core
+# from another process that has work, perhaps from the very thread that is waited for. To sleep at once
+# (OMP_WAIT_POLICY=passive) is better still next to a busy process, but slows small models where cores are free.
+# `benchmarks/performance/waiting_threads.py` measures the three.
 SPINS = "1000"
 
 
@@ -17,7 +17,7 @@ def prepare_environment() -> None:
     for variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_TELEMETRY", "TRANSFORMERS_NO_ADVISORY_WARNINGS"):
         os.environ.setdefault(variable, "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    # Of a process that died each other one would print the C++ stack of its lost connection.
+    # When a process dies, each other one would print the C++ stack of its lost connection.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     # It recommends a package of kernels from the hub, which would be code from there.

@@ -1,10 +1,13 @@
-"""What ends a run before its last step, something that the user can fix or a request to stop; and the exit codes."""
+"""What ends a run before its last step: an error that the user can fix, or a request to stop; and the exit codes."""
+
+from importlib import import_module
+from types import ModuleType
 
 DONE, DEFECT, USER_CAN_FIX, STOPPED = 0, 1, 2, 75
 
 
 class UserError(Exception):
-    """Something that the person who started the run can mend: it ends the process with exit code 2 and no traceback.
+    """An error that the person who started the run can fix: it ends the process with exit code 2 and no traceback.
 
     Each problem is one sentence that names the value that was given, what is allowed and what to do. All problems that
     can be found together are reported together.
@@ -20,7 +23,7 @@ class UserError(Exception):
         return type(self), self.problems
 
     def _render_traceback_(self) -> list[str]:
-        """Return what a notebook shows: the sentences, and not the way through the code. (IPython looks for this name.)"""
+        """Return what a notebook shows: the sentences without a traceback. (IPython looks for this name.)"""
         return ["This can't go on:", *(f"  - {problem}" for problem in self.problems)]
 
 
@@ -29,11 +32,11 @@ class SharedUserError(UserError):
 
 
 class LoneUserError(UserError):
-    """A `UserError` of one process, of which the others know nothing: it has to speak for itself, and end at once."""
+    """A `UserError` of one process that the others do not know of: this process prints it itself and ends at once."""
 
 
 class DefectElsewhereError(RuntimeError):
-    """Another process has a defect, and tells of it; it is no error of this one."""
+    """Another process has a defect and reports it; this process has none."""
 
 
 class Preempted(Exception):  # noqa: N818 - what was asked for is no error
@@ -47,5 +50,28 @@ class Preempted(Exception):  # noqa: N818 - what was asked for is no error
     def _render_traceback_(self) -> list[str]:
         """Return what a notebook shows."""
         return [
-            f"Stopped on request ({self.reason}) after step {self.step:,}, which has a sealed checkpoint; the same cell goes on."
+            f"Stopped on request ({self.reason}) after step {self.step:,}, which has a sealed checkpoint; "
+            "the same cell goes on."
         ]
+
+
+def require(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import and return a module that only some recipes need.
+
+    Args:
+        module: its import name.
+        extra: the extra of this project that brings it.
+        purpose: what it is needed for, such as "entity F1".
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise
+        raise UserError(
+            f"{purpose} needs the package {error.name}, which is not installed; "
+            f"install it with pip install -e '.[{extra}]'"
+        ) from None

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from toolkit.checkpoint.format import digest_of_file
-from toolkit.config.schema import Config
+from toolkit.config.schema import AnyConfig
 from toolkit.distributed.preflight import digests_of_data
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError, UserError
@@ -17,8 +17,6 @@ from toolkit.output.result import Result, print_result
 from toolkit.output.run_folder import explain_disk_errors, read_record
 from toolkit.prepare import prepare_for_evaluation
 from toolkit.task import Task
-
-AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 def evaluate_only(

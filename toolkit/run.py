@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -16,7 +16,7 @@ from toolkit.checkpoint.sharded import check_folder_is_shared, shard_map_of
 from toolkit.checkpoint.writer import PartWriter, Saver, newest_name
 from toolkit.claim import claim, nothing_to_do, rate_begun_with
 from toolkit.config.learning_rates import with_learning_rate
-from toolkit.config.schema import Config
+from toolkit.config.schema import AnyConfig, Config
 from toolkit.distributed.launch import launched
 from toolkit.distributed.memory import OutOfMemoryError, lack_of, lacks_memory, told
 from toolkit.distributed.phase import PREPARING, WRITING
@@ -39,8 +39,6 @@ from toolkit.schedules import total_steps
 from toolkit.signals import end_undisturbed
 from toolkit.task import Task
 from toolkit.train_state import Output, TrainState
-
-AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 def run(

@@ -28,7 +28,7 @@ from resuming import Numbers, numbers
 
 STEPS, SILENCE, MEETING = 600, 6, 20
 RUN = ("--epochs", "null", "--steps", str(STEPS), "--checkpoint.every", "10", "--data.held_out", "0", "--threads", "1")
-TIMEOUTS = ("--timeout.silence", str(SILENCE), "--timeout.meeting", str(MEETING))
+TIMEOUTS = ("--timeout.silence", str(SILENCE), "--timeout.rendezvous", str(MEETING))
 BOUND = 1e-12
 
 
@@ -232,7 +232,7 @@ def main() -> None:
     print(f"# Machines that fail, leave and come, under an elastic launch\n\n{machine()}\n")
     print(
         f"`torchrun --nnodes 1:3 --max-restarts 3 --rdzv-backend c10d`, {STEPS} steps, a checkpoint every 10; "
-        f"timeout.silence {SILENCE} s (60 by default), timeout.meeting {MEETING} s (60), last_call_timeout 5 s (30). "
+        f"timeout.silence {SILENCE} s (60 by default), timeout.rendezvous {MEETING} s (60), last_call_timeout 5 s (30). "
         f"Machines are network namespaces.\n"
     )
     names = [

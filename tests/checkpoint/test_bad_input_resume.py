@@ -187,7 +187,7 @@ def test_every_setting_is_one_that_changes_numbers_or_one_that_a_run_may_change(
     speed_and_cadence = {
         "batch.micro", "batch.balance", "batch.eval", "batch.reduce_each", "evaluate.every", "evaluate.only", "evaluate.show", "optim.nonfinite",
         "log.every", "output", "resume", "rehearse", "threads", "checkpoint.every", "checkpoint.keep", "checkpoint.best", "checkpoint.grace",
-        "timeout.meeting", "timeout.silence", "timeout.progress",
+        "timeout.rendezvous", "timeout.silence", "timeout.progress",
     }  # fmt: skip
     # Of the tiny recipe's own, and of what is given instead of epochs.
     others = {"steps", "data.workers", "model.name"}

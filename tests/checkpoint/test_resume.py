@@ -29,7 +29,8 @@ from tiny_recipe import Network, Tiny, task
 from trial import state_of
 
 from toolkit.checkpoint.format import inspect
-from toolkit.checkpoint.resume import begun_from_scratch
+from toolkit.checkpoint.resume import begun_from_scratch, changed_settings
+from toolkit.config.yaml import as_mapping
 from toolkit.distributed.launch import agent
 from toolkit.output.run_folder import folder_name
 from toolkit.task import Batch, Task
@@ -321,7 +322,7 @@ def test_what_changes_no_number_may_change_at_every_start(tmp_path: Path) -> Non
     folder = stopped(tmp_path / "run", 5, *OFTEN)
     other = {
         "checkpoint_every": 3, "checkpoint_keep": 1, "checkpoint_best": "highest accuracy", "checkpoint_grace": 30,
-        "evaluate_every": 3, "evaluate_show": 3, "timeout_meeting": 5, "timeout_silence": 5, "timeout_progress": 5,
+        "evaluate_every": 3, "evaluate_show": 3, "timeout_rendezvous": 5, "timeout_silence": 5, "timeout_progress": 5,
         "optim_nonfinite": "skip", "batch_eval": 23,
     }  # fmt: skip
     assert run(folder, *arguments_of(**other), build=stopping(folder, training=4)).code == 75
@@ -336,6 +337,20 @@ def test_what_changes_no_number_may_change_at_every_start(tmp_path: Path) -> Non
     for name, tensor in load_file(folder / "model" / "model.safetensors").items():
         wanted = np.frombuffer(expected.weights[name]).reshape(tensor.shape)
         assert np.linalg.norm(tensor.numpy() - wanted) <= 1e-12 * np.linalg.norm(wanted)
+
+
+def test_a_run_goes_on_that_was_begun_when_a_setting_had_another_name(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "run", 5, *OFTEN)
+    settings = folder / "config.yaml"
+    text = settings.read_text(encoding="utf-8")
+    assert "  rendezvous: 60.0\n" in text
+    settings.write_text(text.replace("rendezvous:", "meeting:"), encoding="utf-8")
+    run(folder, *OFTEN).done().says("going on after step 5")
+    assert numbers(folder) == undisturbed("--evaluate.every", "4")
+    # A checkpoint holds the settings too.
+    before = as_mapping(Tiny())
+    before["timeout"]["meeting"] = before["timeout"].pop("rendezvous")
+    assert changed_settings(Tiny(), before, None).refused == []
 
 
 def transposed(config: Tiny) -> Task:

@@ -1,4 +1,4 @@
-"""Settings that can't be: told all together, with the nearest valid name, before anything is written."""
+"""Settings that can't be: reported all together, with the nearest valid name, before anything is written."""
 
 from pathlib import Path
 from types import ModuleType
@@ -8,8 +8,7 @@ from conftest import ROOT, Classify
 from recipe_layouts import load_recipe
 
 from toolkit.cli import main
-from toolkit.config.reading import leaves
-from toolkit.config.schema import Config
+from toolkit.config.schema import Config, leaves
 from toolkit.config.suggestions import CALLED_ELSEWHERE, suggestion
 
 
@@ -59,7 +58,7 @@ def test_settings_in_a_file(classify: Classify, tmp_path: Path, content: str, pa
     classify("--config", file).refused(*parts)
 
 
-def test_everything_that_is_wrong_is_told_at_once(classify: Classify) -> None:
+def test_all_problems_are_reported_at_once(classify: Classify) -> None:
     outcome = classify("--batch.size", "0", "--data.max_length", "0", "--optim.lr", "-1", "--thread", "2").refused(
         "batch.size is 0", "data.max_length is 0", "optim.lr is -1", "thread"
     )
@@ -84,29 +83,29 @@ def test_everything_that_is_wrong_is_told_at_once(classify: Classify) -> None:
     ],
 )
 def test_the_names_of_others_lead_to_the_field(recipe: ModuleType, given: str, meant: str) -> None:
-    known = [key for key, _ in leaves(recipe.Classify())]
+    known = [key for key, _, _ in leaves(recipe.Classify())]
     assert suggestion(given, known, "--") == f"did you mean --{meant}?"
 
 
 @pytest.mark.parametrize(("given", "meant"), [("fp16", "fp16"), ("bf16", "bf16"), ("mixed_precision", "bf16")])
 def test_the_precision_that_was_asked_for_is_named(recipe: ModuleType, given: str, meant: str) -> None:
-    known = [key for key, _ in leaves(recipe.Classify())]
+    known = [key for key, _, _ in leaves(recipe.Classify())]
     assert f"`accelerate launch --mixed_precision {meant}` before the recipe" in suggestion(given, known, "--")
 
 
 def test_every_field_that_such_a_name_leads_to_exists() -> None:
     recipes = [load_recipe(path.stem) for path in (ROOT / "recipes").glob("*.py")]
     classes = [thing for module in recipes for thing in vars(module).values() if isinstance(thing, type)]
-    known = {key for each in classes if issubclass(each, Config) for key, _ in leaves(each())}
+    known = {key for each in classes if issubclass(each, Config) for key, _, _ in leaves(each())}
     assert {meaning for meaning in CALLED_ELSEWHERE if " " not in meaning} <= known
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [("stauts", "stauts is no command; did you mean status?"), ("train", "train is no command; give one of status, ")],
 )
-def test_a_mistyped_command(capsys: pytest.CaptureFixture[str], word: str, told: str) -> None:
+def test_a_mistyped_command(capsys: pytest.CaptureFixture[str], word: str, message: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main([word, "runs/classify"])
     assert ended.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -6,18 +6,19 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from toolkit.config.parser import as_mapping, differing, flatten, parse, read_yaml, to_yaml
-from toolkit.config.reading import leaves
-from toolkit.config.schema import BatchConfig, Config, EvaluateConfig, OptimConfig
+from toolkit.config.parser import parse
+from toolkit.config.schema import BatchConfig, Config, EvaluateConfig, OptimConfig, TimeoutConfig, leaves
 from toolkit.config.suggestions import nearest
+from toolkit.config.yaml import as_mapping, differing, flatten, read_yaml, to_yaml
 from toolkit.errors import UserError
 
 DESCRIPTION = """Put texts into classes.
@@ -103,6 +104,8 @@ def test_no_arguments_yield_the_defaults() -> None:
         (["--optim.clip", "null"], Recipe(optim=OptimConfig(clip=None))),
         (["--evaluate.only"], Recipe(evaluate=EvaluateConfig(only=True))),
         (["--evaluate.only", "--seed", "1"], Recipe(evaluate=EvaluateConfig(only=True), seed=1)),
+        (["--evaluate.only", "yes"], Recipe(evaluate=EvaluateConfig(only=True))),
+        (["--batch.balance", "Off"], Recipe(batch=BatchConfig(balance=False))),
         (["--evaluate.only", "true"], Recipe(evaluate=EvaluateConfig(only=True))),
         (["--batch.balance", "false"], Recipe(batch=BatchConfig(balance=False))),
         (["--output", "5"], Recipe(output="5")),
@@ -150,6 +153,23 @@ def test_every_way_to_write_a_float_in_a_file(write: Any, line: str, value: floa
 @pytest.mark.parametrize("text", ["'null'", "'5'", "no", "off", "2024-01-01", "1:30", "010", "'1e-3'", "' a: b '"])
 def test_text_in_a_file_stays_text(write: Any, text: str) -> None:
     assert read("--config", write(f"output: {text}")).output == text.strip("'")
+
+
+def test_a_quoted_number_in_a_file_is_a_number_where_no_text_is_taken(write: Any) -> None:
+    assert read("--config", write("batch: {size: '8', micro: 'null'}\noptim: {lr: '1e-3'}")) == Recipe(
+        batch=BatchConfig(size=8), optim=OptimConfig(lr=0.001)
+    )
+
+
+@pytest.mark.parametrize("content", ["timeout: {meeting: 5}", "timeout.meeting: 5", "timeout: {rendezvous: 5}"])
+def test_a_file_of_an_earlier_version_is_read_by_the_names_of_today(write: Any, content: str) -> None:
+    """So a run goes on that was begun before: its config.yaml and its checkpoints have the old name."""
+    path = write(content)
+    assert read("--config", path) == Recipe(timeout=TimeoutConfig(rendezvous=5))
+    assert differing(read_yaml(path), {"timeout": {"rendezvous": 5}}) == []
+    assert differing(read_yaml(path), {"timeout": {"rendezvous": 6}}) == [("timeout.rendezvous", 5, 6)]
+    both = write("timeout: {meeting: 5, rendezvous: 6}")
+    assert problems("--config", both) == [f"timeout.rendezvous is given more than once in {both}: 5, 6; give one value"]
 
 
 @pytest.mark.parametrize("content", ["", "# nothing\n", "---\n", "batch:\n  # size: 3\nmodel: {lora: {}}\n", "\ufeff"])
@@ -254,6 +274,20 @@ def test_any_configuration_comes_back_from_print_config(
     assert read("--config", str(path)) == replace(recipe, batch=replace(recipe.batch, eval=5))
 
 
+@settings(max_examples=100, deadline=None)
+@given(recipe=recipes)
+def test_any_configuration_comes_back_from_its_flags(recipe: Recipe) -> None:
+    flags = []
+    for key, _, _ in leaves(recipe):
+        section, _, name = key.rpartition(".")
+        value = getattr(reduce(getattr, section.split("."), recipe) if section else recipe, name)
+        text = value if isinstance(value, str) else to_yaml(value).removesuffix("\n...\n")
+        flags.append(f"--{key}={text}")
+    # Where null is allowed a flag can't give the text "null", nor "~".
+    assume((recipe.output or "").strip().lower() not in ("null", "~"))
+    assert read(*flags) == recipe
+
+
 def test_yaml_is_in_field_order_with_lists_on_one_line() -> None:
     text = to_yaml(Recipe(steps=7, epochs=None))
     lines = text.splitlines()
@@ -287,6 +321,7 @@ def test_differing_names_each_key_with_both_values() -> None:
         (["--batch.siz", "3"], "--batch.siz 3 is unknown; did you mean --batch.size?"),
         (["--model.rank", "3"], "--model.rank 3 is unknown; did you mean --model.lora.rank?"),
         (["--name", "x"], "--name x is unknown; did you mean --optim.name or --model.name?"),
+        (["--timeout.meeting", "5"], "--timeout.meeting 5 is unknown; did you mean --timeout.rendezvous?"),
         (["--train_batch_size", "8"], "--train_batch_size 8 is unknown; did you mean --batch.size?"),
         (["--trainer.max_epochs", "8"], "--trainer.max_epochs 8 is unknown; did you mean --epochs?"),
         (["--bf16"], "--bf16 is unknown; mixed precision is the launcher's: mixed_precision in the launch file"),
@@ -297,7 +332,8 @@ def test_differing_names_each_key_with_both_values() -> None:
         (["--deepspeed", "x.json"], "--deepspeed x.json is unknown; how a model is spread is the launcher's: "),
         (
             ["--gradient_accumulation_steps", "4"],
-            "--gradient_accumulation_steps 4 is unknown; batch.size is what one step takes over all processes, batch.micro at most",
+            "--gradient_accumulation_steps 4 is unknown; batch.size is what one step takes over all processes, "
+            "batch.micro at most",
         ),
         (["--threads", "100000"], "threads is 100000; it must be from 1 to 1,024"),
         (["--log.every", "0"], "log.every is 0; it must be 1 or greater"),
@@ -311,6 +347,11 @@ def test_differing_names_each_key_with_both_values() -> None:
         (["--batch.size", "true"], "batch.size is true; it must be a whole number (given by --batch.size)"),
         (["--batch.size="], "batch.size is ''; it must be a whole number (given by --batch.size)"),
         (["--batch.size", "null"], "batch.size is null; it must be a whole number (given by --batch.size)"),
+        (["--batch.size", ".nan"], "batch.size is .nan; it must be a whole number (given by --batch.size)"),
+        (["--steps", "1:30"], "steps is 1:30; it must be a whole number or null (given by --steps)"),
+        (["--steps", "0x10"], "steps is 0x10; it must be a whole number or null (given by --steps)"),
+        (["--optim.clip", "#x"], "optim.clip is #x; it must be a number or null (given by --optim.clip)"),
+        (["--model.freeze", "&x [*x]"], "model.freeze is &x [*x]; it must be a list, each text or null (given by"),
         (["--optim.lr", ".nan"], "optim.lr is .nan; it must be a finite number or null (given by --optim.lr)"),
         (["--optim.clip=-.inf"], "optim.clip is -.inf; it must be a finite number or null (given by --optim.clip)"),
         (["--evaluate.only", "maybe"], "evaluate.only is maybe; it must be true or false (given by --evaluate.only)"),
@@ -356,6 +397,7 @@ def test_one_bad_flag(arguments: list[str], expected: str) -> None:
         ("seed: 1\nseed: 2\n", "{path} is not YAML: line 2, column 1: the key seed stands twice"),
         ("seed: 1\n---\nseed: 2\n", "{path} is not YAML: line 2, column 1: but found another document"),
         ("seed: !!python/object:os.system 1", "{path} is not YAML: line 1, column 7: could not determine"),
+        ("seed: !!bool x", "{path} is not YAML: 'x'"),
         ("seed: !!int x", "{path} is not YAML: invalid literal for int()"),
         ("seed: \x00", "{path} is not YAML: unacceptable character #x0000"),
         ("? [a]\n: 1", "{path} is not YAML: line 1, column 3: found unhashable key"),
@@ -393,6 +435,7 @@ def test_a_file_that_is_missing_a_folder_or_unreadable(tmp_path: Path) -> None:
         ("batch: {size: true}", "batch.size is true; it must be a whole number (given in {path})"),
         ("seed: {a: 1}", 'seed is {{"a": 1}}; it must be a whole number (given in {path})'),
         ("evaluate: {only: 1}", "evaluate.only is 1; it must be true or false (given in {path})"),
+        ("model: {freeze: x}", "model.freeze is x; it must be a list, each text or null (given in {path})"),
         ("model: {name: 5}", "model.name is 5; it must be text (given in {path}); put it in quotes"),
         ("model: {name: null}", "model.name is null; it must be text (given in {path}); put it in quotes"),
         ("optim: {lr: .inf}", "optim.lr is Infinity; it must be a finite number or null (given in {path})"),
@@ -456,7 +499,7 @@ def test_no_argument_brings_anything_but_a_configuration_or_problems(arguments: 
 
 
 def test_every_field_is_the_nearest_name_to_its_misspellings() -> None:
-    names = [key for key, _ in leaves(Recipe())]
+    names = [key for key, _, _ in leaves(Recipe())]
     for name in names:
         assert nearest(name.replace(".", "_"), names)[0] == name
         assert nearest(name.replace("_", "-").upper(), names)[0] == name
@@ -481,7 +524,7 @@ def test_help_shows_the_description_as_it_is(capsys: Any, monkeypatch: pytest.Mo
 
 def test_help_shows_every_field_with_its_sentence_type_and_default(capsys: Any, monkeypatch: Any) -> None:
     text = " ".join(help_text(capsys, monkeypatch).split())
-    for key, _ in leaves(Recipe()):
+    for key, _, _ in leaves(Recipe()):
         assert f" --{key} VALUE " in text
     for expected in (
         "--batch.size VALUE Samples of one optimizer step, over all processes (the global batch). "
@@ -501,7 +544,7 @@ def test_help_and_a_mistyped_flag_are_fast_and_import_no_torch() -> None:
 import json, sys, time
 start = time.perf_counter()
 from toolkit.config.parser import parse
-from toolkit.config.schema import Config
+from toolkit.config.schema import Config, leaves
 from toolkit.errors import UserError
 for arguments in (["--help"], ["--lr", "1"]):
     try:

@@ -63,7 +63,7 @@ def test_a_model_that_was_trained_before_takes_smaller_steps(classify: Classify)
 
 
 @pytest.mark.parametrize(
-    ("rate", "what", "optimizer", "said"),
+    ("rate", "what", "optimizer", "expected"),
     [
         (
             10.0,
@@ -85,10 +85,10 @@ def test_a_model_that_was_trained_before_takes_smaller_steps(classify: Classify)
         (0.1, "new", "sgd", None),
     ],
 )
-def test_an_unusual_rate_is_told(rate: float, what: Any, optimizer: str, said: str | None) -> None:
+def test_an_unusual_rate_is_warned_of(rate: float, what: Any, optimizer: str, expected: str | None) -> None:
     warning = unusual_rate(rate, what, optimizer)
-    assert (warning is None) == (said is None)
-    assert said is None or said in str(warning)
+    assert (warning is None) == (expected is None)
+    assert expected is None or expected in str(warning)
 
 
 def test_the_plan_warns_of_an_unusual_rate(tmp_path: Path) -> None:

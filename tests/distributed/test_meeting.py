@@ -169,7 +169,7 @@ def test_what_listens_there_and_is_no_run_ends_a_recipe_with_code_2_and_one_mess
         port = str(server.getsockname()[1])
         settings = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
         done = subprocess.run(
-            [sys.executable, str(TINY), "--timeout.meeting", "1", "--threads", "1"],
+            [sys.executable, str(TINY), "--timeout.rendezvous", "1", "--threads", "1"],
             env=clean_environment(**settings), capture_output=True, text=True, timeout=60, check=False, cwd=ROOT / "tests" / "helpers",
         )  # fmt: skip
     assert done.returncode == 2, done.stderr

@@ -1,13 +1,9 @@
 """Which learning rate a run has where none is given, and which rates are usual."""
 
 from dataclasses import replace
-from typing import Literal, TypeVar
 
-from toolkit.config.model import ModelConfig
-from toolkit.config.schema import Config
-
-AnyConfig = TypeVar("AnyConfig", bound=Config)
-Trained = Literal["new", "pretrained", "adapters"]
+from toolkit.config.model import ModelConfig, Trained
+from toolkit.config.schema import AnyConfig, Config
 
 IN_WORDS: dict[Trained, str] = {"new": "new weights", "pretrained": "pre-trained weights", "adapters": "adapters"}
 USUAL: dict[str, dict[Trained, tuple[float, float]]] = {

@@ -7,6 +7,8 @@ from typing import Literal
 
 from toolkit.config.schema import at_least, execution
 
+Trained = Literal["new", "pretrained", "adapters"]
+
 ADAPTERS = "adapter_config.json"
 """The file of `peft` that tells a folder with adapters from one with a model."""
 
@@ -24,13 +26,16 @@ class LoraConfig:
     bits: Literal[4, 8] | None = None
     """Keep the frozen weights in so many bits (QLoRA, pip install -e '.[qlora]'); null keeps them in model.dtype."""
     merge: bool = False
-    """Save the whole model with the adapters merged in, and them in its folder `adapter`; false saves them alone. A new head needs true."""
+    """Save the whole model with the adapters merged in, and them in its folder `adapter`; false saves them alone. A
+    new head needs true."""
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values, a sentence each."""
         if self.rank is None:
             if self != LoraConfig():
-                yield "model.lora has settings, but no model.lora.rank, so no adapters are trained; give a rank, such as 16"
+                yield (
+                    "model.lora has settings, but no model.lora.rank, so no adapters are trained; "
+                    "give a rank, such as 16"
+                )
             return
         yield from at_least(1, "model.lora.rank", self.rank)
         if self.alpha is not None and not self.alpha > 0:
@@ -41,8 +46,8 @@ class LoraConfig:
             yield "model.lora.targets is empty; name at least one layer, or leave it out for all linear layers"
         if self.bits is not None and self.merge:
             yield (
-                f"model.lora.merge can't be had with model.lora.bits {self.bits}: rounded weights are not what the adapters "
-                "would be merged into; leave merge out and merge into the whole model with peft afterwards"
+                f"model.lora.merge can't be had with model.lora.bits {self.bits}: rounded weights are not what the "
+                "adapters would be merged into; leave merge out and merge into the whole model with peft afterwards"
             )
 
 
@@ -64,22 +69,21 @@ class ModelConfig:
     """Adapters instead of all weights."""
 
     @property
-    def trains(self) -> Literal["new", "pretrained", "adapters"]:
-        """What is trained: new weights, those of a model that was trained before, or adapters beside them."""
+    def trains(self) -> Trained:
+        """What is trained: new weights, those of a model that was trained before, or adapters of such a model."""
         if self.name is None:
             return "new"
         has_adapters = self.lora.rank is not None or (Path(self.name) / ADAPTERS).is_file()
         return "adapters" if has_adapters else "pretrained"
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values, a sentence each."""
         if self.revision is not None and self.name is None:
             yield f"model.revision is {self.revision!r}, but the embedded model has no revisions; give model.name too"
         if self.dropout is not None and not 0 <= self.dropout < 1:
             yield f"model.dropout is {self.dropout}; it must be at least 0 and below 1"
         if self.lora.rank is not None and self.name is None:
             yield (
-                f"model.lora.rank is {self.lora.rank}, but the embedded model has new weights, which adapters can't make up "
-                "for; name a trained model with model.name"
+                f"model.lora.rank is {self.lora.rank}, but the embedded model has new weights, which adapters can't "
+                "make up for; name a trained model with model.name"
             )
         yield from self.lora.problems()

@@ -6,15 +6,15 @@ Accelerate, and the same fact never stands in both.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
 
 # Far beyond any gain, and still far from what makes the OpenMP library crash.
 MOST_THREADS = 1024
 
 
 def execution(default: Any) -> Any:
-    """Declare a field that says how a run is carried out, and so changes its speed or cadence but none of its numbers."""
+    """Declare a field that changes the speed or the cadence of a run, but none of its numbers."""
     return field(default=default, metadata={"execution": True})
 
 
@@ -24,20 +24,24 @@ def locates(default: Any) -> Any:
 
 
 def changes_numbers(config: Any, key: str) -> bool:
-    """Return whether a setting, by its dotted name, decides the numbers of the run; a name that is not known counts as one."""
+    """Return whether the setting of a dotted key decides the numbers of the run; so does one that is not known."""
     return not is_declared(config, key, "execution")
 
 
 def is_declared(config: Any, key: str, what: str) -> bool:
-    """Return whether a setting, by its dotted name, was declared by `execution` or by `locates`."""
-    first, _, rest = key.partition(".")
-    found = next((entry for entry in fields(config) if entry.name == first), None)
-    if found is None:
-        return False
-    section = getattr(config, first)
-    if rest and is_dataclass(section):
-        return is_declared(section, rest, what)
-    return bool(found.metadata.get(what, False))
+    """Return whether a field was declared by `execution` or `locates`; the key is its own, or one in its mapping."""
+    return any(entry.metadata.get(what) for name, _, entry in leaves(config) if f"{key}.".startswith(f"{name}."))
+
+
+def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Field[Any]]]:
+    """Yield every field that is not a section, in order: its dotted key, its type and the field."""
+    hints = get_type_hints(type(config))
+    for entry in fields(config):
+        value = getattr(config, entry.name)
+        if is_dataclass(value):
+            yield from leaves(value, f"{prefix}{entry.name}.")
+        else:
+            yield f"{prefix}{entry.name}", hints[entry.name], entry
 
 
 @dataclass(frozen=True)
@@ -45,14 +49,16 @@ class BatchConfig:
     size: int = 32
     """Samples of one optimizer step, over all processes (the global batch)."""
     micro: int | None = execution(None)
-    """At most so many samples run through the model at once in one process; null means no limit. It changes no number."""
+    """At most so many samples run through the model at once in one process; null means no limit. It changes no
+    number."""
     balance: bool = execution(True)
-    """Cut each global batch by length: little padding, and about the same work for each process. It changes no number."""
+    """Cut each global batch by length: little padding, and about the same work for each process. It changes no
+    number."""
     eval: int | None = execution(None)
     """Samples that one process evaluates at once; null means batch.micro if that is set, else 64. No number changes."""
     reduce_each: bool = execution(False)
-    """Sum gradients over the processes after each micro-batch, not once per step: of a sharded model they then never lie whole
-    in memory, and more is sent. It changes no number."""
+    """Sum gradients over the processes after each micro-batch, not once per step: of a sharded model they then
+    never lie whole in memory, and more is sent. It changes no number."""
 
     @property
     def evaluated(self) -> int:
@@ -60,17 +66,14 @@ class BatchConfig:
         return self.eval or self.micro or 64
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values, a sentence each."""
         yield from at_least(1, "batch.size", self.size)
-        if self.eval is not None:
-            yield from at_least(1, "batch.eval", self.eval)
-        if self.micro is not None:
-            yield from at_least(1, "batch.micro", self.micro)
-            if 1 <= self.size < self.micro:
-                yield (
-                    f"batch.micro is {self.micro}, but the global batch has only {self.size} samples (batch.size); "
-                    "give a smaller batch.micro or leave it out"
-                )
+        yield from at_least(1, "batch.eval", self.eval)
+        yield from at_least(1, "batch.micro", self.micro)
+        if 1 <= self.size < (self.micro or 0):
+            yield (
+                f"batch.micro is {self.micro}, but the global batch has only {self.size} samples (batch.size); "
+                "give a smaller batch.micro or leave it out"
+            )
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,6 @@ class OptimConfig:
     """A gradient that is not finite never reaches the weights: stop the run there, or skip that step and count it."""
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values, a sentence each."""
         if self.lr is not None and not self.lr > 0:
             yield f"optim.lr is {self.lr}; it must be greater than 0"
         if self.weight_decay < 0:
@@ -131,34 +133,34 @@ class Rates:
 @dataclass(frozen=True)
 class EvaluateConfig:
     every: int | None = execution(None)
-    """Evaluate after every so many optimizer steps; null means at the end of each epoch. The last step is always evaluated."""
+    """Evaluate after every so many optimizer steps; null means at the end of each epoch. The last step is always
+    evaluated."""
     only: bool = execution(False)
     """Evaluate a saved model and do nothing else: the one in <output>/model, or the one that model.name names."""
     show: int = execution(20)
     """Write so many evaluation samples, with what the model makes of them, to predictions.jsonl in the run folder."""
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values, a sentence each."""
         yield from at_least(0, "evaluate.show", self.show)
-        if self.every is not None:
-            yield from at_least(1, "evaluate.every", self.every)
+        yield from at_least(1, "evaluate.every", self.every)
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
     every: int | None = execution(None)
-    """Write a checkpoint after every so many optimizer steps; null means at the end of each epoch. The last step always has one."""
+    """Write a checkpoint after every so many optimizer steps; null means at the end of each epoch. The last step
+    always has one."""
     keep: int = execution(2)
-    """Keep so many of the newest checkpoints, and the best one besides; 0 keeps one until the run is finished, and then none."""
+    """Keep so many of the newest checkpoints, and the best one besides; 0 keeps one until the run is finished, and
+    then none."""
     best: str = execution("lowest loss")
     """Which evaluation is the best: lowest or highest, and the name of a metric. Its checkpoint is written and kept."""
     grace: float | None = execution(None)
-    """Seconds from a request to stop to the end, even without a new checkpoint; null takes as long as a step and a checkpoint take."""
+    """Seconds from a request to stop to the end, even without a new checkpoint; null takes as long as a step and a
+    checkpoint take."""
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values, a sentence each."""
-        if self.every is not None:
-            yield from at_least(1, "checkpoint.every", self.every)
+        yield from at_least(1, "checkpoint.every", self.every)
         yield from at_least(0, "checkpoint.keep", self.keep)
         direction, _, metric = self.best.partition(" ")
         if direction not in ("lowest", "highest") or not metric.strip():
@@ -169,16 +171,16 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class TimeoutConfig:
-    meeting: float = execution(60.0)
-    """End the start when for so many seconds no process came that the others wait for: a machine was not started, or not reached."""
+    rendezvous: float = execution(60.0)
+    """End the start when for so many seconds no process came that the others wait for: a machine was not started,
+    or not reached."""
     silence: float = execution(60.0)
     """End the run when a process has given no sign of life for so many seconds: it died, or its machine froze."""
     progress: float = execution(600.0)
     """End the run when a process has stood at one place of a step for so many seconds while the others wait for it."""
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values, a sentence each."""
-        for name, value in (("meeting", self.meeting), ("silence", self.silence), ("progress", self.progress)):
+        for name, value in (("rendezvous", self.rendezvous), ("silence", self.silence), ("progress", self.progress)):
             if not value >= 1:
                 yield f"timeout.{name} is {value}; it must be 1 second or more"
 
@@ -189,9 +191,7 @@ class LogConfig:
     """Print a line after every so many optimizer steps; null means every few seconds, or a bar on a terminal."""
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values, a sentence each."""
-        if self.every is not None:
-            yield from at_least(1, "log.every", self.every)
+        yield from at_least(1, "log.every", self.every)
 
 
 @dataclass(frozen=True)
@@ -221,13 +221,15 @@ class Config:
     output: str | None = execution(None)
     """The run folder; null means runs/<recipe>."""
     resume: str = execution("auto")
-    """auto goes on from the newest valid checkpoint in the run folder; strict does too, unless versions, code or machine have
-    changed since; never starts from scratch and sets the folder's run aside; a path goes on from that checkpoint."""
+    """auto goes on from the newest valid checkpoint in the run folder; strict does too, unless versions, code or
+    machine have changed since; never starts from scratch and sets the folder's run aside; a path goes on from that
+    checkpoint."""
     rehearse: bool = execution(True)
-    """Before the first step, try what happens at the end (evaluation, metrics, export, room on the disk) on a few samples."""
+    """Before the first step, try what happens at the end (evaluation, metrics, export, room on the disk) on a few
+    samples."""
     threads: int | None = execution(None)
-    """Threads of torch in each process; null means the usable cores divided by the processes of this machine, or, where
-    a GPU computes everything, what the launcher says."""
+    """Threads of torch in each process; null means the usable cores divided by the processes of this machine, or,
+    where a GPU computes everything, what the launcher says."""
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each, from every section and from the run as a whole."""
@@ -241,18 +243,20 @@ class Config:
             yield "neither epochs nor steps is given; give one of them"
         if self.epochs is not None and not self.epochs > 0:
             yield f"epochs is {self.epochs}; it must be greater than 0"
-        if self.steps is not None:
-            yield from at_least(1, "steps", self.steps)
+        yield from at_least(1, "steps", self.steps)
         if self.seed < 0:
             yield f"seed is {self.seed}; it must be 0 or greater"
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
             yield (
-                f"threads is {self.threads}; it must be from 1 to {MOST_THREADS:,}, and more than the machine has cores "
-                "only slow a run down"
+                f"threads is {self.threads}; it must be from 1 to {MOST_THREADS:,}, and more than the machine has "
+                "cores only slow a run down"
             )
 
 
-def at_least(lowest: int, name: str, value: int) -> Iterator[str]:
-    """Yield a problem if `value` is below `lowest`."""
-    if value < lowest:
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
+def at_least(lowest: int, name: str, value: int | None) -> Iterator[str]:
+    """Yield a problem if `value` is below `lowest`; null is not."""
+    if value is not None and value < lowest:
         yield f"{name} is {value}; it must be {lowest} or greater"

@@ -1,21 +1,9 @@
-"""What to say about a setting that can't be used: what is allowed, and which name was probably meant."""
+"""Which setting a name that is not known was probably meant to be, or what is done here instead."""
 
 import json
-import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
-
-from toolkit.config.yaml import is_number
-
-PLAIN_WORDS: dict[Any, str] = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-    NoneType: "null",
-}
+from typing import Any
 
 ACCUMULATION = (
     "batch.size is what one step takes over all processes, batch.micro at most what one process runs at once, and "
@@ -81,6 +69,7 @@ CALLED_ELSEWHERE = {
     "resume": "resume_from_checkpoint ckpt_path",
     "seed": "data_seed random_seed",
     "steps": "max_steps max_train_steps",
+    "timeout.rendezvous": "meeting rdzv_timeout",
     "the recipe trains and evaluates without being told to": "do_train",
     "nothing is overwritten: give another --output": "overwrite_output_dir",
     "no code from a hub is run": "trust_remote_code",
@@ -96,29 +85,6 @@ CALLED_ELSEWHERE = {
     "strategy",
     DEVICE: "use_cpu no_cuda cpu device accelerator",
 }
-
-
-def allowed(hint: Any) -> str:
-    """Return in plain words which values a type takes."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return "one of: " + ", ".join(show(choice) for choice in arguments)
-    if origin in (Union, UnionType):
-        return " or ".join(allowed(argument) for argument in arguments)
-    if origin is tuple and Ellipsis not in arguments:
-        return f"a list of {len(arguments)}: [{', '.join(allowed(argument) for argument in arguments)}]"
-    if origin in (tuple, list):
-        return f"a list, each {allowed(arguments[0])}"
-    if hint is dict or origin is dict:
-        return "a mapping, such as {name: value}"
-    return PLAIN_WORDS.get(hint) or str(getattr(hint, "__name__", hint))
-
-
-def choices(hint: Any) -> list[str]:
-    """Return the words that a type lets one choose from, none for other types."""
-    if get_origin(hint) is Literal:
-        return [choice for choice in get_args(hint) if isinstance(choice, str)]
-    return [choice for argument in get_args(hint) for choice in choices(argument)]
 
 
 def show(value: Any) -> str:
@@ -139,15 +105,15 @@ def nearest(given: str, names: Iterable[str]) -> list[str]:
     wanted = given.lower().replace("-", "_").strip("_")
     last = wanted.rpartition(".")[2]
     section = wanted[: -len(last)] if last else wanted
-    beside = [name for name in names if section and name.startswith(section)]
-    lasts = list(dict.fromkeys(name.rpartition(".")[2] for name in names if name not in beside))
+    inside = [name for name in names if section and name.startswith(section)]
+    lasts = list(dict.fromkeys(name.rpartition(".")[2] for name in names if name not in inside))
     rules = (
         [name for name in names if name.replace(".", "_") == wanted.replace(".", "_")],
         [name for name in names if last in CALLED_ELSEWHERE.get(name, "").split()],
         [name for name in names if name.rpartition(".")[2] == last],
         # Where the section exists only the last part can be wrong; the part they share would make all its names near.
-        [section + found for found in get_close_matches(last, [name[len(section) :] for name in beside], 1, 0.6)],
-        get_close_matches(wanted, [name for name in names if name not in beside], 1, 0.7),
+        [section + found for found in get_close_matches(last, [name[len(section) :] for name in inside], 1, 0.6)],
+        get_close_matches(wanted, [name for name in names if name not in inside], 1, 0.7),
         [name for name in names if name.rpartition(".")[2] in get_close_matches(last, lasts, 1, 0.7)],
     )
     return next((found[:3] for found in rules if found), [])
@@ -158,33 +124,12 @@ def suggestion(given: str, names: Iterable[str], dashes: str = "") -> str:
     names = list(names)
     last = given.lower().replace("-", "_").rpartition(".")[2]
     is_field = any(name.rpartition(".")[2] == last for name in names)
-    told = [meaning for meaning, others in CALLED_ELSEWHERE.items() if " " in meaning and last in others.split()]
-    if told and not is_field:
-        return told[0]
+    meanings = [meaning for meaning, others in CALLED_ELSEWHERE.items() if " " in meaning and last in others.split()]
+    if meanings and not is_field:
+        return meanings[0]
     if found := nearest(given, names):
         return f"did you mean {' or '.join(dashes + name for name in found)}?"
     section = given.partition(".")[0]
-    if beside := [dashes + name for name in names if name.startswith(section + ".")]:
-        return f"{section} has {', '.join(beside)}"
+    if inside := [dashes + name for name in names if name.startswith(section + ".")]:
+        return f"{section} has {', '.join(inside)}"
     return "--help lists every name"
-
-
-def remedy(hint: Any, value: Any, from_file: bool) -> str:
-    """Return the end of a sentence that says what to write instead, where that can be guessed."""
-    if isinstance(value, str) and (words := nearest(value, choices(hint))):
-        return f"; did you mean {words[0]}?"
-    if takes(hint, int) and is_number(str(value)) and float(value).is_integer():
-        return f"; write {float(value):.0f}"
-    if takes(hint, str) and from_file and not isinstance(value, list | dict):
-        return "; put it in quotes"
-    return ""
-
-
-def takes(hint: Any, kind: type) -> bool:
-    """Tell whether a type, or one of the members of a union, is this kind."""
-    return kind is hint or kind in get_args(hint)
-
-
-def names(sentence: str, key: str) -> bool:
-    """Tell whether a sentence speaks of a key."""
-    return re.search(rf"(?<![\w.]){re.escape(key)}(?!\w|\.\w)", sentence) is not None

@@ -1,7 +1,7 @@
 """Configurations as YAML: written in field order, read by plain rules, compared key by key."""
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,13 @@ CORE_SCHEMA = {
     "float": FLOAT,
     "merge": re.compile(r"<<"),
 }
+
+# What PyYAML raises: at a control character or an explicit tag such as !!int before text, whatever it meets.
+ERRORS = (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+
+# A setting that had another name in earlier versions: the config.yaml and the checkpoints of a run begun with one say
+# the old name, and are read as if they said the new one. As a flag the old name is unknown, and the hint names the new.
+RENAMED = {"timeout.meeting": "timeout.rendezvous"}
 
 
 class Loader(yaml.SafeLoader):
@@ -66,6 +73,15 @@ def is_number(text: str) -> bool:
     return bool(INTEGER.fullmatch(text) or FLOAT.fullmatch(text))
 
 
+def read_text(text: str) -> Any:
+    """Return what a text is to YAML, by the rules of a file; the text itself where it is empty, a remark or no YAML."""
+    try:
+        value = yaml.load(text, Loader=Loader)
+    except ERRORS:
+        return text
+    return text if value is None and text.strip().lower() not in ("null", "~") else value
+
+
 def as_mapping(config: Any) -> Any:
     """Return a configuration as plain mappings, lists and scalars, in field order."""
     if is_dataclass(config):
@@ -88,48 +104,50 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
     Raises UserError where it is missing, a folder, unreadable, not UTF-8, malformed (with the line) or not a mapping.
     """
-    content = b""
     try:
-        content = Path(path).read_bytes()
-        loaded = yaml.load(content.decode("utf-8-sig"), Loader=Loader)
-    except FileNotFoundError:
-        raise UserError(f"the configuration file {path} does not exist") from None
-    except IsADirectoryError:
-        raise UserError(f"the configuration file {path} is a folder; name a YAML file in it") from None
-    except OSError as error:
-        raise UserError(f"the configuration file {path} can't be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"the configuration file {path} is not UTF-8: line {line} holds the byte {content[error.start]:#04x}; "
-            "save it as UTF-8"
-        ) from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
-        raise UserError(f"the configuration file {path} is not YAML: {where}: {error.problem}") from None
-    except RecursionError:
-        raise UserError(f"the configuration file {path} is nested too deeply") from None
-    except (yaml.YAMLError, ValueError, AttributeError, TypeError) as error:
-        # A control character, or an explicit tag such as !!int before text: PyYAML raises what it meets.
-        raise UserError(f"the configuration file {path} is not YAML: {' '.join(str(error).split())}") from None
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict):
+        loaded = yaml.load(Path(path).read_bytes().decode("utf-8-sig"), Loader=Loader)
+    except (OSError, *ERRORS) as error:
+        raise UserError(f"the configuration file {path} {what_is_wrong(error)}") from None
+    if loaded is not None and not isinstance(loaded, dict):
         kind = "a list" if isinstance(loaded, list) else f"the single value {str(loaded)[:80]!r}"
         raise UserError(f"the configuration file {path} holds {kind}; it must hold lines such as `seed: 1`")
-    return loaded
+    return loaded or {}
 
 
-def flatten(mapping: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as one, under dotted keys; an empty mapping stays as a value."""
-    flat: dict[str, Any] = {}
-    for key, value in mapping.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
+def what_is_wrong(error: Exception) -> str:
+    """Return the end of a sentence about a file that can't be read."""
+    match error:
+        case FileNotFoundError():
+            return "does not exist"
+        case IsADirectoryError():
+            return "is a folder; name a YAML file in it"
+        case OSError():
+            return f"can't be read: {error.strerror}"
+        case UnicodeDecodeError(object=content, start=start):
+            line = content.count(b"\n", 0, start) + 1
+            return f"is not UTF-8: line {line} holds the byte {content[start]:#04x}; save it as UTF-8"
+        case yaml.MarkedYAMLError():
+            mark = error.problem_mark or error.context_mark
+            where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
+            return f"is not YAML: {where}: {error.problem}"
+        case RecursionError():
+            return "is nested too deeply"
+    return f"is not YAML: {' '.join(str(error).split())}"
+
+
+def entries(mapping: Mapping[Any, Any], fields: Container[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) of nested mappings. A mapping stays whole where it is empty or the value of a field."""
+    for name, value in mapping.items():
+        key = RENAMED.get(f"{prefix}{name}", f"{prefix}{name}")
+        if isinstance(value, Mapping) and value and key not in fields:
+            yield from entries(value, fields, f"{key}.")
         else:
-            flat[f"{prefix}{key}"] = as_mapping(value)
-    return flat
+            yield key, value
+
+
+def flatten(mapping: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return nested mappings as one, under dotted keys; an empty mapping stays as a value."""
+    return {key: as_mapping(value) for key, value in entries(mapping)}
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

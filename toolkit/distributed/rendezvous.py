@@ -201,7 +201,7 @@ def reach(place: Place, patience: float) -> None:
     refuse(
         f"process {place.rank} of {place.size} on {socket.gethostname()} reached nobody at {place}{own} within {patience:g} s "
         f"({reason}), where the processes are to meet ({WHERE}): start the same command on the machine of process 0 too, check the "
-        "address, and open the port there; --timeout.meeting waits longer",
+        "address, and open the port there; --timeout.rendezvous waits longer",
         place,
     )
 
@@ -247,7 +247,7 @@ def missing(ranks: list[int], here: dict[int, dict[str, Any]], place: Place, pat
     return (
         f"{len(ranks)} of {place.size} processes did not come to {place} within {patience:g} s: {numbered(ranks)}; those that "
         f"came are on {', '.join(machines)}. Start the same command on each other machine with its own number (--machine_rank, "
-        "--node-rank), see there why it ended, or check its firewall; --timeout.meeting waits longer"
+        "--node-rank), see there why it ended, or check its firewall; --timeout.rendezvous waits longer"
     )
 
 
@@ -290,7 +290,7 @@ def be_welcomed(store: Store, place: Place, patience: float) -> str:
                 )
             refuse(
                 f"process 0 did not come to {place} within {patience:g} s; see on its machine why it ended, or wait longer "
-                "with --timeout.meeting",
+                "with --timeout.rendezvous",
                 place,
             )
         sleep(INTERVAL)

@@ -293,7 +293,7 @@ def start_runtime(config: Config) -> Runtime:
         raise UserError(*problems)
     local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
     threads = choose_threads(config, usable_cores() // local_processes, computes_on_host=on_cpu or strategy.offloaded)
-    meeting = meet(config.timeout.meeting)
+    meeting = meet(config.timeout.rendezvous)
     compare_starts(meeting, config, on_cpu)
     patience = group_patience(config.timeout.progress, on_cpu)
     handlers = meeting_place(meeting, patience)

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from toolkit.config.model import ADAPTERS, LoraConfig, ModelConfig
-from toolkit.errors import UserError
-from toolkit.extras import require
+from toolkit.errors import UserError, require
 from toolkit.losses import full_precision
 
 EXTRA, QUANTISED = "lora", "qlora"

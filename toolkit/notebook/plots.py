@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from toolkit.extras import require
+from toolkit.errors import require
 from toolkit.notebook.session import Recipe, run
 from toolkit.output.ledger import read_ledger
 from toolkit.output.result import Result

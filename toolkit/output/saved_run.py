@@ -5,8 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from toolkit.config.parser import parse, read
-from toolkit.config.reading import Reading
+from toolkit.config.parser import Settings, parse, read
 from toolkit.config.schema import Config
 from toolkit.config.suggestions import show
 from toolkit.config.yaml import as_mapping, flatten, read_yaml
@@ -70,7 +69,7 @@ def evaluation_settings(
     return replace(config, output=str(run) if run is not None else f"runs/{recipe}-evaluation")
 
 
-def run_folder_of(given: Reading, recipe: str) -> Path | None:
+def run_folder_of(given: Settings, recipe: str) -> Path | None:
     """Return the run folder that a command means, None if there is none."""
     by_config = [Path(file).parent for file in given.files if Path(file).name == "config.yaml"]
     by_output = [Path(str(given.values["output"]))] if "output" in given.origins else []
@@ -95,7 +94,7 @@ def without_file(file: Path, arguments: Sequence[str]) -> list[str]:
     return rest
 
 
-def training_settings_given(given: Reading, of_run: Mapping[str, Any] | None) -> list[str]:
+def training_settings_given(given: Settings, of_run: Mapping[str, Any] | None) -> list[str]:
     """Return a sentence for each setting that the command gives and that would change nothing here.
 
     `of_run` are the settings of the run that is evaluated, if there is one.

@@ -14,8 +14,7 @@ from toolkit.data.label_reading import kind_of, read_labels
 from toolkit.data.labelled_rows import LabelledData, labels_line, number_rows
 from toolkit.data.reading import Checked, counts_line, row_numbers
 from toolkit.data.sources import Splits
-from toolkit.errors import UserError
-from toolkit.extras import require
+from toolkit.errors import UserError, require
 from toolkit.sample_data.digits import SIZE, digits
 from toolkit.tasks.image_classification.checks import check_images, problem_lines
 from toolkit.tasks.image_classification.folders import find_image_folders

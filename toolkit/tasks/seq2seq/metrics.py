@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from toolkit.extras import require
+from toolkit.errors import require
 
 Scores = dict[str, float]
 

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from itertools import chain
 
-from toolkit.extras import require
+from toolkit.errors import require
 from toolkit.metrics import Scores
 from toolkit.task import Metric
 
