@@ -17,12 +17,11 @@ import torch
 
 from toolkit import Task, TaskData
 from toolkit.losses import NOT_COUNTED, causal_logits, counted, logits_of, summed_cross_entropy
-from toolkit.models.tiny import causal, encoder, seq2seq
+from toolkit.models.tiny import causal, encoder, image_classifier, seq2seq
 from toolkit.task import GlobalBatchLoss
-from toolkit.tasks.dpo.reference import PolicyAndReference
+from toolkit.tasks.dpo.models import PolicyAndReference
 from toolkit.tasks.dpo.tokens import PairIds
 from toolkit.tasks.dpo.tokens import pad_pairs as pad_preferences
-from toolkit.tasks.image_classification.embedded_model import image_classifier
 from toolkit.tasks.image_classification.processor import stack_images
 from toolkit.tasks.language_modeling.blocks import pad_blocks
 from toolkit.tasks.question_answering.answers import span_loss
@@ -32,7 +31,7 @@ from toolkit.tasks.sentence_embedding.models import embed
 from toolkit.tasks.sentence_embedding.texts import pad_sides
 from toolkit.tasks.seq2seq.models import target_logits
 from toolkit.tasks.seq2seq.pairs import pad_pairs
-from toolkit.tasks.sft.replies import pad_conversations
+from toolkit.tasks.sft.tokens import pad_conversations
 from toolkit.tasks.text_classification.texts import pad_texts
 from toolkit.tasks.token_classification.windows import pad_words
 

@@ -2,8 +2,8 @@
 
     python docs/draw_house.py > docs/house.svg
 
-A box is a folder, or a module at the root of `toolkit/`; the names in it are its modules. Each line imports only from the lines
-below it: `tests/test_layers.py` has the order, and holds it.
+A box is a folder, or a module at the root of `toolkit/`; the names in it are its modules. Each line imports only from
+the lines below it: `tests/test_layers.py` has the order, and holds it.
 """
 
 import re

@@ -1,4 +1,5 @@
-"""The pictures of the notebook: how each way moves data, when each piece of work was done, and how many bytes were sent."""
+"""The pictures of the notebook: how each way moves data, when each piece of work was done, and how many bytes were
+sent."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,7 +48,8 @@ class Journal:
     def __str__(self) -> str:
         """Return a line for each piece of work, in the order in which they ended."""
         lines = [
-            f"device {entry.device}  {entry.text:22} {1000 * (entry.end - entry.begin):7.2f} ms  {entry.bytes:10,} bytes"
+            f"device {entry.device}  {entry.text:22} {1000 * (entry.end - entry.begin):7.2f} ms  {entry.bytes:10,} "
+            "bytes"
             for entry in self.entries
         ]
         return "\n".join(lines)

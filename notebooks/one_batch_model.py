@@ -1,6 +1,7 @@
 """What the notebook sends through every way of training: eight sentences, and a language model that reads their bytes.
 
-Everything is float64, so that two ways of adding up one sum differ by about 1e-16, and a mistake cannot hide in rounding.
+Everything is float64, so that two ways of adding up one sum differ by about 1e-16, and a mistake cannot hide in
+rounding.
 """
 
 from collections.abc import Sequence

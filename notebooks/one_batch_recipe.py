@@ -1,4 +1,5 @@
-"""The notebook's model and sentences as a recipe of the toolkit: three epochs of two steps, of eight sentences and of one.
+"""The notebook's model and sentences as a recipe of the toolkit: three epochs of two steps, of eight sentences and of
+one.
 
 python one_batch_recipe.py --output runs/one
 accelerate launch --config_file ../accelerate_configs/cpu.yaml --num_processes 2 one_batch_recipe.py --output runs/two

@@ -1,4 +1,5 @@
-"""Two pieces of usual training code under Accelerate, and the same two mended. The notebook runs them on two processes."""
+"""Two pieces of usual training code under Accelerate, and the same two mended. The notebook runs them on two
+processes."""
 
 from collections.abc import Iterator
 
@@ -22,7 +23,8 @@ def usual_loader(processes: int) -> DataLoader[Numbered]:
 
 
 class WholeNumberOfBatches:
-    """Deals nine sentences to the processes without repeating one: where a process would have none, a stand-in does not count."""
+    """Deals nine sentences to the processes without repeating one: where a process would have none, a stand-in does not
+    count."""
 
     def __init__(self, processes: int) -> None:
         self.processes, self.size = processes, GLOBAL_BATCH // processes
@@ -54,9 +56,11 @@ def mended_loader(processes: int) -> DataLoader[Numbered]:
 
 
 def one_epoch(mended: bool) -> tuple[list[int], dict[str, Tensor]]:
-    """Train over the nine sentences once, and return the sentences that this process learned from, and the final weights.
+    """Train over the nine sentences once, and return the sentences that this process learned from, and the final
+    weights.
 
-    The loss is the right one in both cases, a sum over the tokens of all processes divided once: only the loader differs.
+    The loss is the right one in both cases, a sum over the tokens of all processes divided once: only the loader
+    differs.
     """
     accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(even_batches=not mended))
     model = build_model()

@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 2 one_batch_worker.py RESULTS
 
-Every way leaves its gradients in RESULTS/<way>.safetensors; the main process writes what was counted to RESULTS/counted.json.
+Every way leaves its gradients in RESULTS/<way>.safetensors; the main process writes what was counted to
+RESULTS/counted.json.
 """
 
 import gc
@@ -56,7 +57,8 @@ def my_share(micro_batches: int) -> list[dict[str, Tensor]]:
 def distributed(micro_batches: int, wait: bool = True, mean: bool = False) -> tuple[dict[str, Tensor], Counted]:
     """DDP: each process holds the whole model; an all-reduce averages the gradients.
 
-    `wait` keeps all but the last micro-batch from sending (`no_sync`). `mean` takes the mean of the process's own tokens.
+    `wait` keeps all but the last micro-batch from sending (`no_sync`). `mean` takes the mean of the process's own
+    tokens.
     """
     counted = Counted()
     model = DistributedDataParallel(build_model())
@@ -100,7 +102,8 @@ class CountedReduceScatter(DefaultReduceScatter):
 
 
 def sharded(micro_batches: int) -> tuple[dict[str, Tensor], Counted]:
-    """FSDP2: each process keeps half of every weight; weights are gathered to be used, gradients are added up and scattered."""
+    """FSDP2: each process keeps half of every weight; weights are gathered to be used, gradients are added up and
+    scattered."""
     counted = Counted()
     model: Any = build_model()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
@@ -154,7 +157,8 @@ def main(results: Path) -> None:
         for name, content in tensors.items():
             save_file(content, results / f"{name}.safetensors")
         (results / "counted.json").write_text(json.dumps(facts), encoding="utf-8")
-    # All meet, then what holds the group goes, then the group: a process that left earlier would make the other one abort.
+    # All meet, then what holds the group goes, then the group: a process that left earlier would make the other one
+    # abort.
     gc.collect()
     dist.barrier()
     dist.destroy_process_group()

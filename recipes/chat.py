@@ -1,4 +1,4 @@
-"""Teach a causal language model to reply: conversations, prompts with completions, instructions, questions with answers.
+"""Teach a causal language model to reply: conversations, prompts with completions, instructions, questions, answers.
 
     accelerate launch recipes/chat.py
         the embedded conversations ("describe this function", and a sentence of facts about it), a minute on two cores:
@@ -10,21 +10,22 @@
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/chat.py
         the same numbers from two processes
 
-Only what the assistant says carries loss. Settings come from the defaults below, then from --config run.yaml, then from flags.
+Only what the assistant says carries loss. Settings come from the defaults below, then from --config run.yaml, then from
+flags.
 """
 
 from dataclasses import dataclass
 
-from toolkit import Batch, Config, Rates, Task, TaskData, fine_tune
+from toolkit import Batch, Config, Rates, Task, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.losses import causal_logits, counted, reference_losses, summed_cross_entropy
 from toolkit.models.export import pretrained_folder
 from toolkit.models.tokenizer import tokenizer
-from toolkit.tasks.conversations.models import chat_model, longest_chat
-from toolkit.tasks.conversations.template import CHAT, chat_template
+from toolkit.tasks.conversations.models import chat_model, token_limit
+from toolkit.tasks.conversations.template import CHAT
 from toolkit.tasks.sft.data import Conversations
-from toolkit.tasks.sft.replies import GenerateConfig, Replies, pad_conversations, perplexity, unigram_scores
-from toolkit.tasks.sft.tokens import prepare
+from toolkit.tasks.sft.replies import GenerateConfig, Replies, perplexity, unigram_scores
+from toolkit.tasks.sft.tokens import pad_conversations
 
 import torch
 
@@ -58,28 +59,15 @@ def scores(model: torch.nn.Module, batch: Batch) -> list[dict[str, float]]:
 
 
 def task(config: Chat) -> Task:
-    data, only = config.data, config.evaluate.only
-    chats = data.read()
+    chats = config.data.read()
     tokens = tokenizer(config.model, chats.train.texts(), chats.train.digest, CHAT)
-    limit = longest_chat(config.model, tokens)
-    template = chat_template(tokens, config.model, data.chat_template, data.loss_on)
-    prepared = prepare(chats.train, chats.evaluate, template, data.max_length, limit)
-    replies = Replies(config.generate, prepared, tokens, limit)
+    limit = token_limit(config.model, tokens)
+    tokenized = chats.tokenize(tokens, config.model, limit)
+    replies = Replies(config.generate, tokenized, tokens, limit)
     asked = bool(replies.asked)
     return Task(
-        model=lambda runtime: chat_model(config.model, len(tokens), replies.stops, only),
-        data=TaskData(
-            train=prepared.train,
-            evaluate=replies.source,
-            files=chats.files,
-            workers=data.workers,
-            summary={
-                "model": config.model.name or "the embedded causal model, with new weights",
-                **chats.summary,
-                **prepared.summary,
-                **replies.summary,
-            },
-        ),
+        model=lambda runtime: chat_model(config.model, len(tokens), replies.stops, config.evaluate.only),
+        data=replies.data,
         collate=pad_conversations,
         units=lambda batch: counted(batch["labels"][:, 1:]),
         loss=loss,
@@ -88,10 +76,11 @@ def task(config: Chat) -> Task:
         postprocess=replies.postprocess if asked else None,
         metrics=replies.metrics,
         from_loss=perplexity,
-        baseline_scores=lambda: unigram_scores(prepared, len(tokens)),
+        baseline_scores=lambda: unigram_scores(tokenized, len(tokens)),
         show=replies.show if asked else None,
         decode=tokens.decode,
         export=pretrained_folder(tokens, None, "Chat", "text-generation", USAGE),
+        summary={"model": config.model.name or "the embedded causal model, with new weights"},
     )
 
 

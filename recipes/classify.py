@@ -23,8 +23,7 @@ from toolkit.config.model import ModelConfig
 from toolkit.losses import class_probabilities, logits_of
 from toolkit.metrics import class_metrics, correlation, multilabel_f1, positive_class, regression_errors
 from toolkit.models.export import pretrained_folder
-from toolkit.models.heads import read_for_head
-from toolkit.models.load import saved_labels, sequence_classifier
+from toolkit.models.heads import read_for_head, saved_labels, sequence_classifier
 from toolkit.models.tokenizer import tokenizer
 from toolkit.task import Metric
 from toolkit.tasks.text_classification.data import LabelledTexts

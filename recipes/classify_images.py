@@ -17,17 +17,18 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from dataclasses import dataclass
 from functools import partial
 
-from toolkit import Config, Task, TaskData, fine_tune
+from toolkit import Config, Task, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.config.schema import BatchConfig, Rates
 from toolkit.losses import class_probabilities, logits_of, summed_cross_entropy
 from toolkit.metrics import class_metrics, positive_class
 from toolkit.models.export import pretrained_folder
-from toolkit.models.load import IMAGE_CLASSIFIER, labels_of_head, load_model, saved_labels
+from toolkit.models.heads import labels_of_head, read_for_head, saved_labels
+from toolkit.models.load import IMAGE_CLASSIFIER, load_model
+from toolkit.models.tiny import image_classifier
 from toolkit.tasks.image_classification.augmentation import AugmentConfig
+from toolkit.tasks.image_classification.confusion import Confusion
 from toolkit.tasks.image_classification.data import LabelledImages
-from toolkit.tasks.image_classification.embedded_model import image_classifier
-from toolkit.tasks.image_classification.metrics import Confusion
 from toolkit.tasks.image_classification.processor import Preparation, processor_of, stack_images
 
 
@@ -49,8 +50,7 @@ class ClassifyImages(Config):
 
 def task(config: ClassifyImages) -> Task:
     only, size = config.evaluate.only, config.data.embedded_size
-    images = config.data.read_for_head(saved_labels(config.model, IMAGE_CLASSIFIER), trained=only)
-    train, held_out = images.sources
+    images = read_for_head(config.data, saved_labels(config.model, IMAGE_CLASSIFIER), trained=only)
     processor = processor_of(config.model, size)
     prepare = Preparation(processor, config.augment, config.data.background, config.data.size)
     confusion = Confusion(images.evaluate.labels.values, images.labels)
@@ -60,18 +60,7 @@ def task(config: ClassifyImages) -> Task:
         model=lambda runtime: load_model(
             config.model, IMAGE_CLASSIFIER, partial(image_classifier, size), settings=head, trained=only
         ),
-        data=TaskData(
-            train=train,
-            evaluate=held_out,
-            files=images.files,
-            workers=config.data.workers,
-            summary={
-                "model": config.model.name or "the embedded ConvNeXt, with new weights",
-                **prepare.summary,
-                **images.summary,
-                **positive_class(images.labels),
-            },
-        ),
+        data=images.task_data(*images.sources()),
         transform=prepare.augmented,
         evaluate_transform=prepare.plain,
         collate=stack_images(config.model.dtype),
@@ -82,8 +71,13 @@ def task(config: ClassifyImages) -> Task:
         postprocess=confusion.postprocess,
         metrics=class_metrics(images.labels),
         baseline=images.baseline,
-        show=images.shown,
+        show=images.show,
         export=confusion.exported(pretrained_folder(processor, None, "Image classification", "image-classification")),
+        summary={
+            "model": config.model.name or "the embedded ConvNeXt, with new weights",
+            **prepare.summary,
+            **positive_class(images.labels),
+        },
     )
 
 

@@ -5,8 +5,8 @@
         pairs of held-out files it ranks about 90 in a hundred right, where its reference (new weights) ranks 50
 
     accelerate launch recipes/prefer.py --data.train pairs.jsonl --model.name path/or/hub-id --output runs/pairs
-        your own prompts with chosen and rejected answers, and a model that was trained to answer; with --model.lora.rank 16
-        only adapters are trained, and no second model is held in memory
+        your own prompts with chosen and rejected answers, and a model that was trained to answer; with
+        --model.lora.rank 16 only adapters are trained, and no second model is held in memory
 
     accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 2 recipes/prefer.py
         the same numbers from two processes
@@ -19,14 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit import Batch, Config, Rates, Task, TaskData, fine_tune
+from toolkit import Batch, Config, Rates, Task, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.losses import NOT_COUNTED
 from toolkit.models.tokenizer import tokenizer
-from toolkit.tasks.conversations.models import longest_chat
+from toolkit.tasks.conversations.models import token_limit
 from toolkit.tasks.dpo.data import PreferenceData
-from toolkit.tasks.dpo.metrics import preference_scores
-from toolkit.tasks.dpo.models import check_reference, export_policy, policy_and_reference
+from toolkit.tasks.dpo.models import check_reference, export_policy, policy_and_reference, preference_scores
 from toolkit.tasks.dpo.tokens import pad_pairs
 
 import torch
@@ -85,26 +84,19 @@ def dpo_loss(rewards: torch.Tensor, likelihood: torch.Tensor, config: DpoConfig)
 
 
 def task(config: Prefer) -> Task:
-    dpo, only = config.dpo, config.evaluate.only
+    dpo = config.dpo
     pairs = config.data.read()
-    tokens = tokenizer(config.model, pairs.training_texts(), pairs.train.digest, pairs.embedded_tokenizer)
+    tokens = tokenizer(config.model, pairs.train.texts(), pairs.train.digest, pairs.embedded_tokenizer)
     check_reference(config.model, dpo.reference, tokens)
-    train, held_out = pairs.tokenize(tokens, longest_chat(config.model, tokens), config.model)
+    data = pairs.tokenize(tokens, config.model, token_limit(config.model, tokens))
 
     def show(sample: int, prediction: Any, reference: Any) -> dict[str, Any]:
-        row, (chosen, rejected) = int(pairs.evaluate.rows[held_out.kept[sample]]) + 1, map(float, prediction)
-        texts = zip(("prompt", "chosen", "rejected"), map(tokens.decode, held_out.fetch([sample])[0]), strict=True)
-        return {"row": row, **dict(texts), "reward_chosen": chosen, "reward_rejected": rejected}
+        chosen, rejected = map(float, prediction)
+        return {**data.evaluate.show(sample, tokens.decode), "reward_chosen": chosen, "reward_rejected": rejected}
 
     return Task(
-        model=lambda context: policy_and_reference(config.model, dpo.reference, len(tokens), only),
-        data=TaskData(
-            train=train,
-            evaluate=held_out,
-            files=pairs.files,
-            workers=config.data.workers,
-            summary={"model": config.model.name or "the embedded Llama, with new weights", **pairs.summary},
-        ),
+        model=lambda context: policy_and_reference(config.model, dpo.reference, len(tokens), config.evaluate.only),
+        data=data,
         collate=pad_pairs(tokens),
         units=lambda batch: len(batch["input_ids"]) // 2,
         loss=lambda model, batch: dpo_loss(*rewards(model, batch, dpo.beta), dpo),
@@ -116,6 +108,7 @@ def task(config: Prefer) -> Task:
         show=show,
         decode=tokens.decode,
         export=export_policy(tokens, config.model, dpo.reference, config.seed),
+        summary={"model": config.model.name or "the embedded Llama, with new weights"},
     )
 
 

@@ -21,7 +21,8 @@ from toolkit import Batch, Config, Task, fine_tune
 from toolkit.config.model import ModelConfig
 from toolkit.losses import NOT_COUNTED, counted, logits_of, summed_cross_entropy
 from toolkit.models.export import pretrained_folder
-from toolkit.models.load import TOKEN_CLASSIFIER, labels_of_head, load_model, saved_labels
+from toolkit.models.heads import labels_of_head, saved_labels
+from toolkit.models.load import TOKEN_CLASSIFIER, load_model
 from toolkit.models.tiny import encoder
 from toolkit.models.tokenizer import ENCODER, tokenizer
 from toolkit.tasks.token_classification.data import TaggedTexts

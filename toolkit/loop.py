@@ -48,7 +48,8 @@ def train(state: TrainState, known: Evaluation | None = None) -> Evaluation:
         # Loss and norm are read two steps later, so that no step waits for the device.
         state.step_log.append(step, values, counts, state.output.stood_still())
 
-        # The checkpoint comes first: it is written while the model is evaluated, and says that an evaluation is missing.
+        # The checkpoint comes first: it is written while the model is evaluated, and says that an evaluation is
+        # missing.
         if state.is_checkpoint_due(step + 1):
             save_checkpoint(state, step + 1)
         if state.is_evaluation_due(step + 1):
@@ -108,8 +109,8 @@ def whole(norm: torch.Tensor) -> torch.Tensor:
 def skip_unless_finite(optimizer: AcceleratedOptimizer, norm: torch.Tensor) -> None:
     """Let the optimizer's next step leave weights and averages alone if the norm is not finite, without waiting for it.
 
-    The fused optimizers, and no others are built, look at `found_inf` on the device. Under fp16 the gradient scaler sets
-    it by itself.
+    The fused optimizers, and no others are built, look at `found_inf` on the device. Under fp16 the gradient scaler
+    sets it by itself.
     """
     optimizer.optimizer.found_inf = (~torch.isfinite(norm)).float()
 

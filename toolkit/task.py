@@ -119,8 +119,8 @@ class Task:
     units: Callable[[Batch], int]
     """Counts what the loss is averaged over (labelled tokens, samples, pairs), from the batch alone, on the host."""
     loss: Callable[[torch.nn.Module, Batch], torch.Tensor] | GlobalBatchLoss
-    """Returns the loss **summed** over the units of a batch, a scalar; never a mean, which would depend on how a batch is
-    split."""
+    """Returns the loss **summed** over the units of a batch, a scalar; never a mean, which would depend on how a batch
+    is split."""
     transform: Callable[[Any, np.random.Generator], Any] | None = None
     """Returns a training sample with what is random about it: augmentation, masking. The generator depends on (seed,
     epoch, sample id) alone, so the sample comes out the same on any topology and after any resume."""

@@ -1,7 +1,7 @@
 """What the pictures of this folder are made of: one vocabulary for all of them.
 
-A card is a process with its GPU; in it lie samples, weights, gradients and optimizer state, each in its colour, drawn as an
-empty outline where this process does not hold that part; red arrows and words are what is sent.
+A card is a process with its GPU; in it lie samples, weights, gradients and optimizer state, each in its colour, drawn
+as an empty outline where this process does not hold that part; red arrows and words are what is sent.
 """
 
 from collections.abc import Sequence
@@ -152,7 +152,8 @@ def process(
 def holdings(
     samples: Sequence[int], of: int, weights: Sequence[int], parts: int, names: Sequence[str] = ()
 ) -> list[tuple[str, str, int, Sequence[int], Sequence[str]]]:
-    """Return the usual four rows: which samples of the global batch, and which parts of weights, gradients and state."""
+    """Return the usual four rows: which samples of the global batch, and which parts of weights, gradients and
+    state."""
     return [
         ("samples", "samples", of, samples, [str(n + 1) for n in range(of)]),
         ("weights", "weights", parts, weights, names),

@@ -52,7 +52,8 @@ def fsdp2() -> None:
         9.2,
         5.65,
         "Fully sharded data parallel (FSDP2)",
-        "Each GPU holds a part of everything, and sees its own share of the samples. One layer at a time is made whole.",
+        "Each GPU holds a part of everything, and sees its own share of the samples. One layer at a time is made "
+        "whole.",
     )
     for number in range(2):
         process(

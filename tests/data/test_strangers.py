@@ -415,7 +415,7 @@ def test_layouts_of_preferences(case: str) -> None:
     write("a.jsonl", lines(PAIRS[case]))
     read = PreferenceData(train="a.jsonl", eval="a.jsonl").read()
     assert list(pairs_of(read.train.table)) == [([USER], GOOD, BAD)]
-    assert set(read.training_texts()) == {"2 and 2?", "4", "5"}
+    assert set(read.train.texts()) == {"2 and 2?", "4", "5"}
     assert read.layout == "messages"
 
 

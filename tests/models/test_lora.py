@@ -377,7 +377,7 @@ def test_weights_in_16_bits_train_under_adapters_as_those_in_32_do(
 def test_a_new_head_beside_adapters_is_trained_in_float32(tmp_path: Path) -> None:
     from transformers import BertConfig, BertModel
 
-    from toolkit.models.load import sequence_classifier
+    from toolkit.models.heads import sequence_classifier
 
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     BertModel(BertConfig(vocab_size=320, **sizes)).save_pretrained(tmp_path / "bert")

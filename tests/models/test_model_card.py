@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from toolkit.config.model import LoraConfig, ModelConfig
 from toolkit.config.schema import Config
 from toolkit.data.config import DataConfig
-from toolkit.models.card import model_card, shown_command, without_folders
+from toolkit.models.export import model_card
+from toolkit.models.private_paths import shown_command, without_folders
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 from toolkit.models.changes import settle_generation
 from toolkit.models.tokenizer import tokenizer
-from toolkit.tasks.conversations.template import CHAT, ChatTemplate
+from toolkit.tasks.conversations.template import CHAT
 from toolkit.tasks.sft.data import Conversations
-from toolkit.tasks.sft.replies import GenerateConfig, Replies, pad_conversations, reply_span
-from toolkit.tasks.sft.tokens import prepare
+from toolkit.tasks.sft.replies import GenerateConfig, Replies
+from toolkit.tasks.sft.tokens import pad_conversations, reply_span
 
 LLAMA_3 = (
     "{{ bos_token }}{% for message in messages %}<|header|>{{ message['role'] }}<|/header|>\n\n"
@@ -85,12 +85,12 @@ def run(chat: ModuleType, tmp_path: Path) -> Any:
 def carrying(tokens: Any, template: str, rows: list[Any], folder: Path, loss_on: str = "all") -> list[list[str]]:
     """Return the texts of the unbroken runs of tokens that carry loss, for each conversation."""
     data = Conversations(
-        train=str(write_rows(folder / "rows.jsonl", [{"messages": row} for row in rows])), held_out=0.5
+        train=str(write_rows(folder / "rows.jsonl", [{"messages": row} for row in rows])), held_out=0.5, loss_on=loss_on
     )
-    chats = data.read()
-    prepared = prepare(chats.train, chats.evaluate, ChatTemplate(template, tokens, loss_on), None, None)
+    assert tokens.chat_template == template
+    tokenized = data.read().tokenize(tokens, ModelConfig(), None)
     found: dict[int, list[str]] = {}
-    for source in (prepared.train, prepared.evaluate):
+    for source in (tokenized.train, tokenized.evaluate):
         for number, sample in enumerate(source.fetch(range(len(source)))):
             runs: list[list[int]] = [[]]
             for token, label in zip(sample["input_ids"], sample["labels"], strict=True):
@@ -99,7 +99,7 @@ def carrying(tokens: Any, template: str, rows: list[Any], folder: Path, loss_on:
                     runs.append([])
                 else:
                     runs[-1].append(token)
-            found[int(source.rows.numbers[number])] = [tokens.decode(one) for one in runs if one]
+            found[int(source.row_numbers([number])[0])] = [tokens.decode(one) for one in runs if one]
     return [found[number] for number in sorted(found)]
 
 
@@ -243,7 +243,7 @@ def test_every_kind_of_bad_row_is_told_together_with_its_numbers(run: Any, tmp_p
         "1 row (number 10, counted from 1 after any head line) without a list of messages",
     )
     chats = Conversations(train=str(write_rows(tmp_path / "two.jsonl", [*rows, good])), drop_invalid=True).read()
-    assert chats.train.numbers.tolist() + chats.evaluate.numbers.tolist() in ([0, 11], [11, 0])
+    assert chats.train.rows.tolist() + chats.evaluate.rows.tolist() in ([0, 11], [11, 0])
     assert "10 of the training data" in chats.summary["dropped"]
 
 
@@ -280,10 +280,10 @@ def test_templates_that_can_not_be_used_are_refused(run: Any, llama: Path, tmp_p
         "last",
         "--data.max_length",
         "12",
-    ).refused("data.max_length 12 cuts every conversation before its first reply")
+    ).refused("data.max_length 12 truncates every conversation before its first reply")
 
 
-def test_long_conversations_are_refused_or_cut_and_counted(
+def test_long_conversations_are_refused_or_truncated_and_counted(
     run: Any, chat: ModuleType, llama: Path, tmp_path: Path
 ) -> None:
     def talk(words: int, replied: int) -> dict[str, Any]:
@@ -294,15 +294,19 @@ def test_long_conversations_are_refused_or_cut_and_counted(
     named = ["--model.name", llama, "--data.train", train, "--data.eval", held_out]
     run(*named).refused("2 rows (numbers 2, 3, counted from 1", "longer than the 128 tokens", "--data.max_length 128")
     run(*named, "--data.max_length", "129").refused("the model takes at most 128 tokens")
-    run(*named, "--data.max_length", "20").refused("data.max_length 20 cuts every conversation before its first reply")
+    run(*named, "--data.max_length", "20").refused(
+        "data.max_length 20 truncates every conversation before its first reply"
+    )
     config = chat.Chat(
         model=ModelConfig(name=str(llama)), data=Conversations(train=str(train), eval=str(held_out), max_length=60)
     )
     made = chat.task(config)
-    assert "4 of 7 conversations cut to 60, and 2 left out of which no reply is left" in made.data.summary["lengths"]
+    assert (
+        "4 of 7 conversations truncated to 60, and 2 left out of which no reply is left" in made.data.summary["lengths"]
+    )
     assert (len(made.data.train), len(made.data.evaluate)) == (3, 2)
     assert made.data.train.lengths([0, 1, 2]).max() == 60
-    # The one that was cut is not asked for a reply: there is no whole one to compare with.
+    # The one that was truncated is not asked for a reply: there is no whole one to compare with.
     assert [sample["asked"] for sample in made.data.evaluate.fetch([0, 1])] == [True, False]
 
 
@@ -381,7 +385,7 @@ def test_no_reply_is_asked_for_where_none_is_wanted(chat: ModuleType, tmp_path: 
 
 
 def test_final_answers_as_gsm8k_scores_them(tmp_path: Path) -> None:
-    from toolkit.tasks.sft.metrics import final_answer, final_answers
+    from toolkit.tasks.sft.replies import final_answer, final_answers
 
     def official(reply: str) -> str:
         """The rule of its authors: a number after the mark, commas left out."""
@@ -411,13 +415,13 @@ def test_the_baseline_is_the_most_frequent_final_answer(tmp_path: Path) -> None:
     rows = [{"question": f"{n}?", "answer": f"because {n} #### {n % 3 or 1}"} for n in range(30)]
     chats = Conversations(train=str(write_rows(tmp_path / "rows.jsonl", rows)), held_out=0.3).read()
     tokens = chat_tokenizer()
-    prepared = prepare(chats.train, chats.evaluate, ChatTemplate(CHATML, tokens, "all"), None, None)
-    replies = Replies(GenerateConfig(final_answer="####"), prepared, tokens, None)
+    tokenized = chats.tokenize(tokens, ModelConfig(), None)
+    replies = Replies(GenerateConfig(final_answer="####"), tokenized, tokens, None)
     finished = replies.postprocess(dict.fromkeys(replies.asked, "#### 2"))
     assert finished.baseline is not None
     assert {one.rpartition("#### ")[2] for one in finished.baseline} == {"1"}
     assert [one.partition("because ")[0] for one in finished.references] == [""] * 9
-    batch = pad_conversations(prepared.evaluate.fetch([0]))
+    batch = pad_conversations(tokenized.evaluate.fetch([0]))
     start, end = reply_span(batch["labels"][0].numpy())
     assert tokens.decode(batch["input_ids"][0, start:end]).startswith("because ")
 

@@ -19,8 +19,8 @@ from toolkit.data.loader import MicroBatches
 from toolkit.data.split import cut
 from toolkit.errors import UserError
 from toolkit.tasks.image_classification.augmentation import AugmentConfig
+from toolkit.tasks.image_classification.confusion import Confusion
 from toolkit.tasks.image_classification.data import LabelledImages
-from toolkit.tasks.image_classification.metrics import Confusion
 from toolkit.tasks.image_classification.processor import Preparation
 from toolkit.tasks.image_classification.reading import ImageError, decode, inspect
 
@@ -224,7 +224,7 @@ def test_folders_with_splits_and_without(tmp_path: Path) -> None:
     assert "a test set" in images.summary["data"]
     assert images.summary["left out"].startswith("1 files")
     assert [
-        len(source) for source in read(train=str(tmp_path / "a" / "train"), eval=str(tmp_path / "a" / "Test")).sources
+        len(source) for source in read(train=str(tmp_path / "a" / "train"), eval=str(tmp_path / "a" / "Test")).sources()
     ] == [9, 6]
     assert len(read(name=str(tmp_path / "a"), train="Test", eval="train").train) == 6
     # A folder in a folder, with capital endings, and no split.
@@ -233,13 +233,13 @@ def test_folders_with_splits_and_without(tmp_path: Path) -> None:
         path.rename(path.with_suffix(".PNG"))
     images = read(name=str(tmp_path / "b"), held_out=0.2)
     assert (len(images.train), len(images.evaluate)) == (24, 6)
-    source = images.sources[0]
+    source = images.sources()[0]
     sample = source.fetch([3])[0]
     assert Path(sample["name"]).parent.name == images.labels[sample["label"]]
     assert sample["content"] == Path(sample["name"]).read_bytes()
     before = source.digest()
     decode(sample["content"]).save(sample["name"], "BMP")
-    assert read(name=str(tmp_path / "b"), held_out=0.2).sources[0].digest() != before
+    assert read(name=str(tmp_path / "b"), held_out=0.2).sources()[0].digest() != before
 
 
 def test_tables_of_paths_and_of_images(tmp_path: Path) -> None:
@@ -258,10 +258,10 @@ def test_tables_of_paths_and_of_images(tmp_path: Path) -> None:
         table = pa.table({"image": pa.array(column, kind), "label": [path.parent.name for path in paths]})
         parquet.write_table(table, tmp_path / f"{number}.parquet")
         other = read(train=str(tmp_path / f"{number}.parquet"), held_out=0.34)
-        assert [sample["content"] for sample in other.sources[0].fetch(range(6))] == [
-            sample["content"] for sample in images.sources[0].fetch(range(6))
+        assert [sample["content"] for sample in other.sources()[0].fetch(range(6))] == [
+            sample["content"] for sample in images.sources()[0].fetch(range(6))
         ]
-        assert other.sources[0].digest() == images.sources[0].digest()
+        assert other.sources()[0].digest() == images.sources()[0].digest()
 
 
 def test_everything_that_is_wrong_with_the_images_of_a_table_is_told_at_once(tmp_path: Path) -> None:

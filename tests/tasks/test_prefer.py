@@ -264,7 +264,7 @@ def test_adapters_are_trained_against_themselves_switched_off(train: Capture, ll
 
 
 def test_scores_of_fixed_rewards() -> None:
-    from toolkit.tasks.dpo.metrics import preference_scores
+    from toolkit.tasks.dpo.models import preference_scores
 
     assert preference_scores([[2.0, 1.0], [0.0, 0.0], [-1.0, 1.0], [0.0, 4.0]], np.array([0, 0, 0, 1])) == {
         "preference_accuracy": 2.5 / 4, "margin": (1 + 0 - 2 + 4) / 4, "reward_chosen": 5 / 4, "reward_rejected": 2 / 4
@@ -298,7 +298,7 @@ def test_exactly_the_completion_carries_loss(layout: str, llama: Path, tmp_path:
     data = write_rows(tmp_path / "data.jsonl", [row])
     read = PreferenceData(train=str(data), eval=str(data)).read()
     tokens = tokens_of(llama)
-    source, _ = read.tokenize(tokens, 64, ModelConfig(name=str(llama)))
+    source = read.tokenize(tokens, ModelConfig(name=str(llama)), 64).train
     samples = source.fetch([0])
     assert tokens.decode(samples[0].prompt) == PROMPTS.get(layout, "<user>say red<end><assistant>")
     batch = pad_pairs(tokens)(samples)
@@ -318,7 +318,7 @@ def refusal(tmp_path: Path, rows: list[dict[str, Any]], llama: Path | None = Non
     try:
         read = PreferenceData(train=str(data), **settings).read()
         assert llama is not None
-        read.tokenize(tokens_of(llama), 64, ModelConfig(name=str(llama)))
+        read.tokenize(tokens_of(llama), ModelConfig(name=str(llama)), 64)
     except UserError as error:
         return str(error)
     raise AssertionError("nothing was refused")
@@ -387,18 +387,18 @@ def test_what_else_can_be_wrong(tmp_path: Path, llama: Path, train: Capture) -> 
     late = {**row, "chosen": "one two three four red", "rejected": "one two three four blue"}
     said = refusal(tmp_path, [row, late], llama, eval=str(tmp_path / "eval.jsonl"), max_length=4)
     assert "1 row (number 2," in said
-    assert "equal once they are tokenized and cut" in said
+    assert "equal once they are tokenized and truncated" in said
     messages = str(write_rows(tmp_path / "messages.jsonl", [{"chosen": [USER, GOOD], "rejected": [USER, BAD]}] * 9))
     bare = copy.deepcopy(tokens_of(llama))
     bare.chat_template = None
     read = PreferenceData(train=messages, eval=messages).read()
     with pytest.raises(UserError, match=r"has no chat template.*--data\.chat_template"):
-        read.tokenize(bare, 64, ModelConfig(name=str(llama)))
+        read.tokenize(bare, ModelConfig(name=str(llama)), 64)
     broken = tmp_path / "chat.jinja"
     broken.write_text("{% for")
     with pytest.raises(UserError, match="is no template that can be used"):
         replace(read, config=replace(read.config, chat_template=str(broken))).tokenize(
-            bare, 64, ModelConfig(name=str(llama))
+            bare, ModelConfig(name=str(llama)), 64
         )
     assert "which no template writes" in refusal(tmp_path, [row], chat_template=str(broken))
     train("--data.train", messages, "--data.chat_template", "nowhere")[0].told("'nowhere', but there is no such file")
@@ -427,7 +427,7 @@ def test_messages_for_the_embedded_model_and_a_template_from_a_file(
     )
     read = PreferenceData(train=messages, eval=messages, chat_template=str(template)).read()
     tokens = tokens_of(llama)
-    source, _ = read.tokenize(tokens, 64, ModelConfig(name=str(llama)))
+    source = read.tokenize(tokens, ModelConfig(name=str(llama)), 64).train
     assert [tokens.decode(ids) for ids in source.fetch([0])[0]] == [
         "<user>say red<end><assistant>",
         "red<end>",
@@ -462,20 +462,20 @@ def test_each_side_keeps_a_token_behind_what_both_begin_with(one: list[int], oth
 
 @pytest.mark.parametrize("limit", [2, 3, 8, 20])
 @pytest.mark.parametrize("lengths", [(1, 1, 1), (30, 3, 9), (3, 30, 2), (30, 40, 50), (1, 40, 1)])
-def test_a_cut_takes_of_the_prompt_first_and_never_a_whole_completion(
+def test_truncation_takes_of_the_prompt_first_and_never_a_whole_completion(
     limit: int, lengths: tuple[int, int, int]
 ) -> None:
-    from toolkit.tasks.dpo.tokens import PairIds, shortened
+    from toolkit.tasks.dpo.tokens import PairIds, truncated
 
     whole = PairIds(*(list(range(100 * k, 100 * k + length)) for k, length in enumerate(lengths, 1)))
-    cut = shortened(whole, limit, begin=100)
-    assert cut.length == min(limit, whole.length)
-    assert cut.prompt[0] == 100
-    assert cut.prompt[1:] == whole.prompt[len(whole.prompt) - len(cut.prompt) + 1 :]
-    assert cut.chosen == whole.chosen[: len(cut.chosen)] != []
-    assert cut.rejected == whole.rejected[: len(cut.rejected)] != []
-    if cut.chosen != whole.chosen or cut.rejected != whole.rejected:
-        assert len(cut.prompt) <= max(1, limit // 2)
+    short = truncated(whole, limit, begin=100)
+    assert short.length == min(limit, whole.length)
+    assert short.prompt[0] == 100
+    assert short.prompt[1:] == whole.prompt[len(whole.prompt) - len(short.prompt) + 1 :]
+    assert short.chosen == whole.chosen[: len(short.chosen)] != []
+    assert short.rejected == whole.rejected[: len(short.rejected)] != []
+    if short.chosen != whole.chosen or short.rejected != whole.rejected:
+        assert len(short.prompt) <= max(1, limit // 2)
 
 
 def test_no_prompt_is_on_both_sides_of_the_split(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from functools import cached_property
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from toolkit.data.reading import (
     REMEDY,
     SHOWN,
     Checked,
+    DataRead,
     TableRows,
     checked_rows,
     hold_out,
@@ -36,19 +38,52 @@ class LabelledRows(TableRows):
         return replace(super().take(rows, name), labels=self.labels.take(rows))
 
 
-class NumberedRows(NamedTuple):
-    """Training and evaluation rows whose labels are ids."""
+AnyLabelled = TypeVar("AnyLabelled", bound=LabelledRows)
 
+
+@dataclass(frozen=True)
+class LabelledData(DataRead):
+    """Training and evaluation rows with numbered labels."""
+
+    kind: Kind
+    """One label for each row, several, or a number."""
     labels: list[str]
     """The name of each label id; empty for regression."""
     train: LabelledRows
     evaluate: LabelledRows
+
+    @cached_property
+    def baseline(self) -> int | float | list[float]:
+        """What a model would predict that has seen nothing but the labels.
+
+        The most frequent label's id; for several labels the 0/1 vector of those that most rows have, or else of the
+        most frequent one; for regression the mean.
+        """
+        labels = self.train.labels
+        if self.kind == "regression":
+            return float(labels.values.mean())
+        counts = labels.counts()
+        if self.kind == "single":
+            return int(counts.argmax())
+        chosen = counts > len(labels) / 2
+        if not chosen.any():
+            chosen[counts.argmax()] = True
+        return [float(value) for value in chosen]
+
+
+class NumberedRows(NamedTuple, Generic[AnyLabelled]):
+    """Training and evaluation rows whose labels are ids."""
+
+    labels: list[str]
+    """The name of each label id; empty for regression."""
+    train: AnyLabelled
+    evaluate: AnyLabelled
     summary: dict[str, str]
     """Lines for the plan on what was dropped and what was held out."""
 
 
 def number_rows(
-    parts: Sequence[Checked[LabelledRows]],
+    parts: Sequence[Checked[AnyLabelled]],
     kind: Kind,
     held_out: float,
     known: Sequence[str] | None = None,
@@ -58,7 +93,7 @@ def number_rows(
     a_row: str,
     invalid: str,
     remedy: str | None = REMEDY,
-) -> NumberedRows:
+) -> NumberedRows[AnyLabelled]:
     """Return the rows that can be used with their labels as ids, some of them held out if there is no evaluation data.
 
     Args:
@@ -125,7 +160,7 @@ def label_names(kind: Kind, splits: Sequence[LabelledRows], known: Sequence[str]
     return labels.names if labels.in_order else ordered([labels.names[i] for i in np.unique(labels.values).tolist()])
 
 
-def number_labels(kind: Kind, splits: Sequence[LabelledRows], names: list[str], known: bool) -> list[LabelledRows]:
+def number_labels(kind: Kind, splits: Sequence[AnyLabelled], names: list[str], known: bool) -> list[AnyLabelled]:
     """Return the splits with labels as ids of `names`. Raises UserError for labels without an id, and if all are alike.
 
     With `known` labels, those of a saved model, a label need not be in the training data, which may have only one.
@@ -167,7 +202,7 @@ def number_labels(kind: Kind, splits: Sequence[LabelledRows], names: list[str], 
     return numbered
 
 
-def hold_out_by_label(whole: LabelledRows, share: float, what: str) -> tuple[list[LabelledRows], str]:
+def hold_out_by_label(whole: AnyLabelled, share: float, what: str) -> tuple[list[AnyLabelled], str]:
     """Return the rows that stay in training and those that are held out, and a line for the plan.
 
     Each label stays in training. `what` the rows are: rows, images, ...

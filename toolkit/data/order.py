@@ -33,7 +33,8 @@ class Order(Protocol):
 
 @dataclass(frozen=True)
 class ShuffledOrder:
-    """Every sample once per epoch, in an order drawn from (seed, epoch); the last global batch of an epoch may be smaller."""
+    """Every sample once per epoch, in an order drawn from (seed, epoch); the last global batch of an epoch may be
+    smaller."""
 
     samples: int
     batch_size: int
@@ -45,7 +46,8 @@ class ShuffledOrder:
         return -(-self.samples // self.batch_size)
 
     def global_batch(self, step: int) -> Ids:
-        """Return the sample ids of one optimizer step, counted from 0 over all epochs. Time and memory: the batch alone."""
+        """Return the sample ids of one optimizer step, counted from 0 over all epochs. Time and memory: the batch
+        alone."""
         epoch, index = divmod(step, self.steps_per_epoch)
         start = index * self.batch_size
         positions = np.arange(start, min(start + self.batch_size, self.samples), dtype=np.int64)
@@ -55,10 +57,10 @@ class ShuffledOrder:
 def permute(positions: Ids, size: int, key: int) -> Ids:
     """Return where a keyed permutation of range(size) sends these positions.
 
-    An alternating Feistel network: the position is written as two digits (left, right) on a grid of about
-    sqrt(size) x sqrt(size), and each round adds to one digit a hash of the other, which can be undone, so that the whole
-    is a permutation of the grid. A result beyond `size` is sent through again (cycle walking; the grid is larger than
-    `size` by less than one row, so that this is rare). Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002.
+    An alternating Feistel network: the position is written as two digits (left, right) on a grid of about sqrt(size) x
+    sqrt(size), and each round adds to one digit a hash of the other, which can be undone, so that the whole is a
+    permutation of the grid. A result beyond `size` is sent through again (cycle walking; the grid is larger than `size`
+    by less than one row, so that this is rare). Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002.
     """
     if size < 1:
         raise ValueError(f"a permutation of {size} elements does not exist")
@@ -88,5 +90,6 @@ def mix64(values: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dt
 
 
 def fingerprint(ids: Ids) -> int:
-    """Return a 64-bit sum of hashes of sample ids: the same for any order and any cut, another one if an id is missing."""
+    """Return a 64-bit sum of hashes of sample ids: the same for any order and any cut, another one if an id is
+    missing."""
     return int(mix64(np.asarray(ids, dtype=np.uint64)).sum(dtype=np.uint64))

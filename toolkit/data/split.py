@@ -103,7 +103,8 @@ def cheapest_cut(
 
 
 def balanced_sizes(longest_first: list[int], parts: int, most: int) -> list[int]:
-    """Return the sizes of `parts` consecutive runs of samples, at most `most` each, whose padded cost is as even as it gets.
+    """Return the sizes of `parts` consecutive runs of samples, at most `most` each, whose padded cost is as even as it
+    gets.
 
     The cost of a run is its number of samples times its longest. The smallest bound on the cost of a run under which
     `parts` runs are enough is found by bisection, to 1%.
@@ -125,7 +126,8 @@ def balanced_sizes(longest_first: list[int], parts: int, most: int) -> list[int]
 
 
 def sizes_within(bound: int, longest_first: list[int], parts: int, most: int) -> list[int] | None:
-    """Return sizes of `parts` runs, none empty, of which none costs more than `bound` or is larger than `most`; None if there are none."""
+    """Return sizes of `parts` runs, none empty, of which none costs more than `bound` or is larger than `most`; None if
+    there are none."""
     sizes = []
     start, total = 0, len(longest_first)
     for left in range(parts, 0, -1):

@@ -1,4 +1,4 @@
-"""What is changed in a model of Transformers before it is trained, and what the plan says of it."""
+"""What is changed in a model of Transformers before it is trained, and remarks on it for the plan."""
 
 import inspect
 import re
@@ -16,7 +16,7 @@ EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_expe
 ROUTING = ("router_aux_loss_coef", "aux_loss_alpha", "router_z_loss_coef")
 """Where they say how much an auxiliary loss of the experts weighs."""
 POOLS_PADDING = frozenset({"canine", "funnel"})
-"""Kinds of encoders that shorten a text, whatever the attention mask says."""
+"""Kinds of encoders that shorten a text, padding included."""
 WITHOUT_EFFECT = frozenset(
     {"temperature", "top_p", "min_p", "top_h", "typical_p", "top_k", "epsilon_cutoff", "eta_cutoff"}
     | {"early_stopping", "length_penalty", "cache_implementation", "cache_config", "pad_token_id"}
@@ -44,7 +44,7 @@ APPLIED: dict[str, Any] = {
 
 
 def remark(module: torch.nn.Module, lines: Mapping[str, str]) -> None:
-    """Have a model say lines in the plan, by their names."""
+    """Add lines, by their names, to what the plan shows of a model."""
     known: Mapping[str, str] = getattr(module, "plan_remarks", {})
     module.plan_remarks = {**known, **lines}  # type: ignore[assignment]
 
@@ -75,8 +75,8 @@ def set_dropout(settings: Any, probability: float | None) -> None:
             setattr(settings, key, 0 if type(value) is int and probability == 0 else probability)
         except StrictDataclassError:
             raise UserError(
-                f"model.dropout is {probability}, but a model of type {settings.model_type} takes only whole numbers for its "
-                f"{key}; leave it out"
+                f"model.dropout is {probability}, but a model of type {settings.model_type} takes only whole numbers "
+                f"for its {key}; leave it out"
             ) from None
 
 
@@ -103,18 +103,18 @@ def without_layer_drop(settings: Any) -> dict[str, str]:
 
 
 def about_experts(settings: Any) -> dict[str, str]:
-    """Return lines for the plan on a mixture of experts: what in it depends on the cut of a batch."""
+    """Return lines for the plan on a mixture of experts: what in it depends on how a batch is split."""
     own = settings.get_text_config()
     if not any(isinstance(count := getattr(own, key, None), int) and count > 1 for key in EXPERTS):
         return {}
-    said = {}
+    remarks = {}
     if any(getattr(own, key, None) for key in ROUTING):
-        said["experts"] = "the loss that would balance them is left out: a mean over a batch depends on the cut"
+        remarks["experts"] = "the loss that would balance them is left out: a mean over a batch depends on the cut"
     if capacity := getattr(own, "expert_capacity", None):
-        said["capacity"] = (
+        remarks["capacity"] = (
             f"an expert takes {capacity} tokens at a time and leaves the others, so numbers differ between topologies"
         )
-    return said
+    return remarks
 
 
 def about_padding(module: Any) -> dict[str, str]:
@@ -130,7 +130,7 @@ def about_padding(module: Any) -> dict[str, str]:
 
 
 def settle_generation(module: Any, config: ModelConfig) -> None:
-    """Leave out of a model's generation settings what Transformers would not save; the plan says it, and what applies.
+    """Remove from a model's generation settings what Transformers would not save, with a remark for the plan.
 
     Published settings often name a temperature without `do_sample`, so that it counts for nothing. Transformers lets
     them pass as long as nothing in them is changed.
@@ -157,13 +157,13 @@ def settle_generation(module: Any, config: ModelConfig) -> None:
             left_out |= unused
     own = {name: getattr(settings, name, None) for name in APPLIED}
     applied = {name: value for name, value in own.items() if value is not None and value != APPLIED[name]}
-    said = []
+    parts = []
     if applied:
-        said.append(f"with the model's own {listed(applied)}")
+        parts.append(f"with the model's own {listed(applied)}")
     if left_out:
-        said.append(f"its {listed(left_out)} count for nothing without sampling or beams, and are left out")
-    if said:
-        remark(module, {"generation": "; ".join(said)})
+        parts.append(f"its {listed(left_out)} count for nothing without sampling or beams, and are left out")
+    if parts:
+        remark(module, {"generation": "; ".join(parts)})
 
 
 def listed(settings: Mapping[str, Any]) -> str:

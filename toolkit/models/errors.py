@@ -1,10 +1,17 @@
-"""What the user is told when a part of a model can't be loaded."""
+"""What can be wrong with a model that is named: checks, and messages that say what to do."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from toolkit.config.model import ADAPTERS, ModelConfig
+from toolkit.errors import UserError
+from toolkit.models.parameters import is_of_head
 
-NAMED = 3
+NAMED, WEIGHTS_NAMED = 3, 5
+"""Folders, and weights, that a message names."""
 
 
 def misplaced(folder: Path) -> str | None:
@@ -42,17 +49,20 @@ def cannot_load(part: str, config: ModelConfig, error: Exception) -> str:
         if part == "weights" and not list(folder.glob("*.safetensors")):
             pickled = [file for file in files if file.endswith((".bin", ".pt", ".pth", ".ckpt"))]
             what = (
-                f"only pickled weights ({pickled[0]}), which are not read because a pickle can run code; save them with "
-                "`save_pretrained` (safetensors)"
+                f"only pickled weights ({pickled[0]}), which are not read because a pickle can run code; save them "
+                "with `save_pretrained` (safetensors)"
                 if pickled
                 else f"no weights (model.safetensors); it holds {shown}"
             )
             return f"the model folder {name} has {what}"
-        return f"the model folder {name} has no {part} that can be read ({first_line(error)}); it holds {shown}: save or download it again"
+        return (
+            f"the model folder {name} has no {part} that can be read ({first_line(error)}); it holds {shown}: save or "
+            "download it again"
+        )
     return (
         f"model.name is {name!r}: there is no such folder, and the hub gave no {part} for it ({first_line(error)}). "
-        "Check the spelling and the network (HF_HUB_OFFLINE=1 forbids it), log in with `hf auth login` if it is private, "
-        "or give a local folder"
+        "Check the spelling and the network (HF_HUB_OFFLINE=1 forbids it), log in with `hf auth login` if it is "
+        "private, or give a local folder"
     )
 
 
@@ -67,6 +77,67 @@ def wrong_generation(config: ModelConfig) -> str | None:
     except ValueError as error:
         return f"the generation_config.json of {config.name} holds what can't be ({first_line(error)}); correct it"
     return None
+
+
+def check_weights(
+    config: ModelConfig, module: torch.nn.Module, info: dict[str, Any], purpose: str, trained: bool
+) -> list[str]:
+    """Return the names of the head's parameters that are new, since they did not come with the weights.
+
+    Refuses weights that leave the model itself, or a head that has to be trained already, with new numbers.
+
+    A pooler counts as part of the head: models that were trained on masked words alone come without one.
+    """
+    strange = sorted(
+        {str(key[0] if isinstance(key, tuple) else key) for key in (*info["missing_keys"], *info["mismatched_keys"])}
+    )
+    in_base = [key for key in strange if not is_of_head(module, key) and "pooler." not in key]
+    if in_base:
+        named = ", ".join(in_base[:WEIGHTS_NAMED]) + (
+            f" and {len(in_base) - WEIGHTS_NAMED} more" if len(in_base) > WEIGHTS_NAMED else ""
+        )
+        raise UserError(
+            f"the weights in {config.name} do not fit its config.json (architecture {type(module).__name__}): "
+            f"{named} missing or of another size; the folder mixes two models or is incomplete: save or download it "
+            "again"
+        )
+    if trained and strange:
+        raise UserError(
+            f"{config.name} has no trained head to {purpose} with ({', '.join(strange[:WEIGHTS_NAMED])}), so there is "
+            "nothing to evaluate; name a model that was saved after training, such as the model folder of a run"
+        )
+    return strange
+
+
+def check_head(config: ModelConfig, adapters: Path | None, new: Sequence[str], relabelled: bool) -> None:
+    """Refuse adapters that would be saved alone and leave a head behind that is nowhere else.
+
+    A folder of adapters names its base, from which a head of another size or the names of other labels can't be known.
+    """
+    if config.lora.merge or not (new or relabelled):
+        return
+    what = f"a new head ({', '.join(new[:WEIGHTS_NAMED])})" if new else "a head whose labels have other names here"
+    if adapters is not None:
+        raise UserError(
+            f"the adapters in {adapters} are for {config.name}, which gets {what}: what it was trained with is not in "
+            "that folder; save the whole model (--model.lora.merge true where it is trained) and name its folder"
+        )
+    bits = "" if config.lora.bits is None else " and leave model.lora.bits out"
+    trained = ": the head is then trained beside the adapters" if new else ""
+    raise UserError(
+        f"{config.name} gets {what}, which adapters saved alone would lack; save the whole model with "
+        f"--model.lora.merge true{bits}{trained}"
+    )
+
+
+def check_input(config: ModelConfig, module: Any, wanted: str, purpose: str) -> None:
+    """Refuse a model that has the right class but takes something else than `wanted`, this task's texts or images."""
+    takes = str(getattr(module, "main_input_name", wanted))
+    if takes != wanted:
+        raise UserError(
+            f"model.name is {config.name!r}, whose {type(module).__name__} takes {takes}, and not the {wanted} of a "
+            f"task that is to {purpose}; give another model"
+        )
 
 
 def no_attention(config: ModelConfig, error: Exception) -> str:

@@ -1,53 +1,103 @@
-"""How the labels of the data meet the classification head that a model may already have."""
+"""Classification heads, and how the labels of the data meet the head that a model may already have."""
 
 from collections.abc import Sequence
-from dataclasses import Field, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
-from toolkit.data.labelled_rows import LabelledRows
-from toolkit.data.labels import Kind
+import torch
+
+from toolkit.config.model import ModelConfig
+from toolkit.data.labelled_rows import LabelledData, LabelledRows
 from toolkit.data.reading import listed
 from toolkit.errors import UserError
+from toolkit.models.load import SEQUENCE_CLASSIFIER, Architecture, check_architecture, load_model, model_settings
+from toolkit.models.tiny import encoder
 
 
-class Labelled(Protocol):
-    """What was read: a frozen dataclass of training and evaluation rows with numbered labels, such as `Texts`."""
+def saved_labels(config: ModelConfig, architecture: Architecture = SEQUENCE_CLASSIFIER) -> list[str] | None:
+    """Return the label names of the model's head in the order of their ids, or None if it has no head that was named.
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    A number stands for the label of a regression: the list is empty then.
 
-    @property
-    def kind(self) -> Kind:
-        """One label for each row, several, or a number."""
-
-    @property
-    def labels(self) -> list[str]:
-        """The name of each label id; empty for regression."""
-
-    @property
-    def train(self) -> LabelledRows:
-        """The training rows."""
-
-    @property
-    def evaluate(self) -> LabelledRows:
-        """The evaluation rows."""
-
-    @property
-    def summary(self) -> dict[str, str]:
-        """Lines for the plan."""
+    Raises:
+        UserError: the model can't be loaded, or its kind has no such architecture.
+    """
+    if config.name is None:
+        return None
+    settings = model_settings(config)
+    # Now, before data and tokenizer are read, so that their problems don't hide this one.
+    check_architecture(config, settings, architecture)
+    ending = architecture.auto.removeprefix("AutoModel")
+    if not any(name.endswith(ending) for name in settings.architectures or []):
+        return None
+    if settings.problem_type == "regression":
+        return []
+    names = [name for _, name in sorted((settings.id2label or {}).items())]
+    return None if names == [f"LABEL_{number}" for number in range(len(names))] else names
 
 
-Read = TypeVar("Read", bound=Labelled)
-ReadFrom = TypeVar("ReadFrom", bound=Labelled, covariant=True)
+def labels_of_head(labels: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of a model's configuration that hold the labels of its head."""
+    return {
+        "num_labels": len(labels),
+        "id2label": dict(enumerate(labels)),
+        "label2id": {name: number for number, name in enumerate(labels)},
+    }
 
 
-class LabelledData(Protocol[ReadFrom]):
+def sequence_classifier(
+    config: ModelConfig,
+    labels: Sequence[str],
+    kind: str,
+    vocabulary: int,
+    trained_head: bool = False,
+    padding: int | None = None,
+) -> torch.nn.Module:
+    """Return an encoder with a classification head.
+
+    Args:
+        config: which one.
+        labels: the label names in the order of their ids; empty for regression.
+        kind: single, multi or regression.
+        vocabulary: the number of tokens that the tokenizer knows.
+        trained_head: the head has to come with the weights, as it does when nothing is trained.
+        padding: the tokenizer's padding token, for a model that names none and reads a text by its last token.
+
+    Raises:
+        UserError: the folder or id holds no such model, no weights in a safe format, or weights of another one.
+    """
+    problem = {
+        "single": "single_label_classification",
+        "multi": "multi_label_classification",
+        "regression": "regression",
+    }[kind]
+    own = model_settings(config) if config.name is not None else None
+    known = own.problem_type if trained_head and own is not None else None
+    if known not in (None, problem):
+        raise UserError(
+            f"{config.name} was trained for {known.replace('_', ' ')}, and the labels here are for "
+            f"{problem.replace('_', ' ')}; say with --data.kind what the labels are (single, multi, regression), or "
+            "name another model"
+        )
+    settings = {**labels_of_head(list(labels) or ["value"]), "problem_type": problem}
+    if own is not None and padding is not None and own.get_text_config().pad_token_id is None:
+        settings["pad_token_id"] = padding
+    return load_model(
+        config, SEQUENCE_CLASSIFIER, encoder, vocabulary=vocabulary, settings=settings, trained=trained_head
+    )
+
+
+Read = TypeVar("Read", bound=LabelledData, covariant=True)
+
+
+class Reads(Protocol[Read]):
     """The `data` section of a recipe whose rows have labels."""
 
-    def read(self, known_labels: Sequence[str] | None = None) -> ReadFrom:
+    def read(self, known_labels: Sequence[str] | None = None) -> Read:
         """Read the data; `known_labels` are those of a saved model, in the order of their ids."""
 
 
-def read_for_head(data: LabelledData[Read], saved: Sequence[str] | None, trained: bool) -> Read:
+def read_for_head(data: Reads[Read], saved: Sequence[str] | None, trained: bool) -> Read:
     """Read data with labels for a model whose head has the labels `saved`, in the order of their ids.
 
     Args:
@@ -55,7 +105,7 @@ def read_for_head(data: LabelledData[Read], saved: Sequence[str] | None, trained
         saved: the model's own labels; empty for a regression head, None where there is no head with names.
         trained: the head is used as it is, because nothing is trained: then every label has to be one of `saved`.
 
-    The plan says what becomes of the head.
+    A line for the plan says whether the head is kept or new.
 
     Raises:
         UserError: the data can't be used, or `trained` and the head is for other labels.

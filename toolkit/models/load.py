@@ -17,12 +17,16 @@ from toolkit.models.changes import (
     set_dropout_layers,
     without_layer_drop,
 )
-from toolkit.models.errors import cannot_load, misplaced, no_attention, wrong_generation
+from toolkit.models.errors import (
+    cannot_load,
+    check_head,
+    check_input,
+    check_weights,
+    misplaced,
+    no_attention,
+    wrong_generation,
+)
 from toolkit.models.lora import add_adapters, base_of, check_blocks, load_adapters, quantization
-from toolkit.models.parameters import is_of_head
-from toolkit.models.tiny import encoder
-
-NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ def load_model(
         vocabulary: the number of tokens that the tokenizer knows; None for a model without one.
         settings: what the model's own configuration is to say, such as the labels of its head.
         trained: the head has to come with the weights, as it does when nothing is trained; otherwise it may be new.
-        only: nothing is trained; None says that `trained` says so.
+        only: nothing is trained; None means the same as `trained`.
 
     Raises:
         UserError: the folder or id holds no such model, no weights in a safe format, or weights of another one.
@@ -144,8 +148,10 @@ def load_model(
         if config.attention is not None and "attention" in str(error).lower():
             raise UserError(no_attention(config, error)) from None
         raise UserError(wrong_generation(config) or cannot_load("weights", config, error)) from None
-    check_input(config, module, architecture)
-    new = check_weights(config, module, info, architecture, trained)
+    check_input(
+        config, module, "pixel_values" if architecture is IMAGE_CLASSIFIER else "input_ids", architecture.purpose
+    )
+    new = check_weights(config, module, info, architecture.purpose, trained)
     check_blocks(module, config)
     set_dropout_layers(module, config.dropout)
     remark(module, remarks | (about_padding(module) if architecture.encodes else {}))
@@ -158,7 +164,10 @@ def load_model(
 
 
 def ready(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> torch.nn.Module:
-    """Add what the configuration asks for beside the weights; parameters with `new` weights are trained beside adapters."""
+    """Return a model with the activation checkpointing and the adapters that the configuration asks for.
+
+    Parameters with `new` weights are trained next to the adapters.
+    """
     if config.checkpoint_activations:
         if not getattr(module, "supports_gradient_checkpointing", False):
             raise UserError(
@@ -170,37 +179,6 @@ def ready(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> torch.nn
         else:  # its name before Transformers 5.2x
             module.gradient_checkpointing_enable({"use_reentrant": False})
     return add_adapters(module, config, new) if config.lora.rank is not None else module
-
-
-def saved_labels(config: ModelConfig, architecture: Architecture = SEQUENCE_CLASSIFIER) -> list[str] | None:
-    """Return the label names of the model's head in the order of their ids, or None if it has no head that was named.
-
-    A number stands for the label of a regression: the list is empty then.
-
-    Raises:
-        UserError: the model is not to be had, or is of a kind that lacks the architecture.
-    """
-    if config.name is None:
-        return None
-    settings = model_settings(config)
-    # Here, before data and tokenizer are read: what they lack is then no riddle.
-    check_architecture(config, settings, architecture)
-    ending = architecture.auto.removeprefix("AutoModel")
-    if not any(name.endswith(ending) for name in settings.architectures or []):
-        return None
-    if settings.problem_type == "regression":
-        return []
-    names = [name for _, name in sorted((settings.id2label or {}).items())]
-    return None if names == [f"LABEL_{number}" for number in range(len(names))] else names
-
-
-def labels_of_head(labels: Sequence[str]) -> dict[str, Any]:
-    """Return what a model's configuration says of the labels of its head."""
-    return {
-        "num_labels": len(labels),
-        "id2label": dict(enumerate(labels)),
-        "label2id": {name: number for number, name in enumerate(labels)},
-    }
 
 
 def model_settings(config: ModelConfig) -> Any:
@@ -241,110 +219,10 @@ def reads_both_ways(settings: Any) -> bool:
     return type(settings) in MASKED_MODEL.loader._model_mapping and not getattr(settings, "is_decoder", False)
 
 
-def sequence_classifier(
-    config: ModelConfig,
-    labels: Sequence[str],
-    kind: str,
-    vocabulary: int,
-    trained_head: bool = False,
-    padding: int | None = None,
-) -> torch.nn.Module:
-    """Return an encoder with a classification head.
-
-    Args:
-        config: which one.
-        labels: the label names in the order of their ids; empty for regression.
-        kind: single, multi or regression.
-        vocabulary: the number of tokens that the tokenizer knows.
-        trained_head: the head has to come with the weights, as it does when nothing is trained.
-        padding: the tokenizer's padding token, for a model that names none and reads a text by its last token.
-
-    Raises:
-        UserError: the folder or id holds no such model, no weights in a safe format, or weights of another one.
-    """
-    problem = {
-        "single": "single_label_classification",
-        "multi": "multi_label_classification",
-        "regression": "regression",
-    }[kind]
-    own = model_settings(config) if config.name is not None else None
-    known = own.problem_type if trained_head and own is not None else None
-    if known not in (None, problem):
-        raise UserError(
-            f"{config.name} was trained for {known.replace('_', ' ')}, and the labels here are for {problem.replace('_', ' ')}; "
-            "say with --data.kind what the labels are (single, multi, regression), or name another model"
-        )
-    settings = {**labels_of_head(list(labels) or ["value"]), "problem_type": problem}
-    if own is not None and padding is not None and own.get_text_config().pad_token_id is None:
-        settings["pad_token_id"] = padding
-    return load_model(
-        config, SEQUENCE_CLASSIFIER, encoder, vocabulary=vocabulary, settings=settings, trained=trained_head
-    )
-
-
 def check_architecture(config: ModelConfig, settings: Any, architecture: Architecture) -> None:
     """Refuse a model that Transformers has no such class for."""
     if type(settings) not in architecture.loader._model_mapping:
         raise UserError(
-            f"model.name is {config.name!r}, a model of type {settings.model_type}, which can't {architecture.purpose}; "
-            f"give a model that Transformers has {architecture.head} for"
-        )
-
-
-def check_weights(
-    config: ModelConfig, module: torch.nn.Module, info: dict[str, Any], architecture: Architecture, trained: bool
-) -> list[str]:
-    """Return the names of the head's parameters that are new, since they did not come with the weights.
-
-    Refuses weights that leave the model itself, or a head that has to be trained already, with new numbers.
-
-    A pooler counts as part of the head: models that were trained on masked words alone come without one.
-    """
-    strange = sorted(
-        {str(key[0] if isinstance(key, tuple) else key) for key in (*info["missing_keys"], *info["mismatched_keys"])}
-    )
-    in_base = [key for key in strange if not is_of_head(module, key) and "pooler." not in key]
-    if in_base:
-        named = ", ".join(in_base[:NAMED]) + (f" and {len(in_base) - NAMED} more" if len(in_base) > NAMED else "")
-        raise UserError(
-            f"the weights in {config.name} do not fit its config.json (architecture {type(module).__name__}): "
-            f"{named} missing or of another size; the folder mixes two models or is incomplete: save or download it again"
-        )
-    if trained and strange:
-        raise UserError(
-            f"{config.name} has no trained head to {architecture.purpose} with ({', '.join(strange[:NAMED])}), so there is "
-            "nothing to evaluate; name a model that was saved after training, such as the model folder of a run"
-        )
-    return strange
-
-
-def check_head(config: ModelConfig, adapters: Path | None, new: Sequence[str], relabelled: bool) -> None:
-    """Refuse adapters that would be saved alone and leave a head behind that is nowhere else.
-
-    A folder of adapters names its base, from which a head of another size or the names of other labels can't be known.
-    """
-    if config.lora.merge or not (new or relabelled):
-        return
-    what = f"a new head ({', '.join(new[:NAMED])})" if new else "a head whose labels have other names here"
-    if adapters is not None:
-        raise UserError(
-            f"the adapters in {adapters} are for {config.name}, which gets {what}: what it was trained with is not in that "
-            "folder; save the whole model (--model.lora.merge true where it is trained) and name its folder"
-        )
-    bits = "" if config.lora.bits is None else " and leave model.lora.bits out"
-    trained = ": the head is then trained beside the adapters" if new else ""
-    raise UserError(
-        f"{config.name} gets {what}, which adapters saved alone would lack; save the whole model with --model.lora.merge true"
-        f"{bits}{trained}"
-    )
-
-
-def check_input(config: ModelConfig, module: Any, architecture: Architecture) -> None:
-    """Refuse a model that has the right class and takes something else than this task's texts or images."""
-    wanted = "pixel_values" if architecture is IMAGE_CLASSIFIER else "input_ids"
-    takes = str(getattr(module, "main_input_name", wanted))
-    if takes != wanted:
-        raise UserError(
-            f"model.name is {config.name!r}, whose {type(module).__name__} takes {takes}, and not the {wanted} of a "
-            f"task that is to {architecture.purpose}; give another model"
+            f"model.name is {config.name!r}, a model of type {settings.model_type}, which can't "
+            f"{architecture.purpose}; give a model that Transformers has {architecture.head} for"
         )

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685) through `peft`, on frozen weights that may be quantised (arXiv 2305.14314)."""
+"""Low-rank adapters (LoRA, arXiv 2106.09685) by `peft`, on frozen weights that may be quantised (arXiv 2305.14314)."""
 
 import json
 import warnings
@@ -15,8 +15,8 @@ from toolkit.errors import UserError, require
 from toolkit.losses import full_precision
 
 EXTRA, QUANTISED = "lora", "qlora"
-BESIDE = "adapter"
-"""The folder for the adapters within that of a merged model."""
+MERGED = "adapter"
+"""The folder of the adapters in the folder of a merged model."""
 BLOCK = 64
 """Weights in 4 bits share a scale in blocks of so many."""
 
@@ -27,8 +27,8 @@ def add_adapters(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> t
     Args:
         module: the model.
         config: its settings.
-        new: names of parameters that did not come with the weights, such as those of a new head; the layers that hold them
-            are trained as a whole.
+        new: names of parameters that did not come with the weights, such as those of a new head; their layers are
+            trained as a whole.
 
     Raises:
         UserError: peft is not installed, or no layer has the names that were given.
@@ -42,23 +42,26 @@ def add_adapters(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> t
         if unknown:
             raise UserError(
                 f"model.lora.targets names {', '.join(map(repr, unknown))}, which no linear layer of this "
-                f"{type(module).__name__} is called; there are {', '.join(linear)}: name some of them, or leave it out for all"
+                f"{type(module).__name__} is called; there are {', '.join(linear)}: name some of them, or leave it out "
+                "for all"
             )
         named = {name.rpartition(".")[2]: layer for name, layer in module.named_modules()}
         if lora.merge and (tied := [name for name in lora.targets if is_tied(module, named[name])]):
             raise UserError(
-                f"model.lora.targets names {', '.join(map(repr, tied))}, whose weights are those of the embeddings too, so that "
-                "to merge its adapter would change both; leave it out of the targets, or leave out model.lora.merge"
+                f"model.lora.targets names {', '.join(map(repr, tied))}, whose weights are those of the embeddings "
+                "too, so that to merge its adapter would change both; leave it out of the targets, or leave out "
+                "model.lora.merge"
             )
     elif not linear:
         raise UserError(
-            f"model.lora.rank is {lora.rank}, but this {type(module).__name__} has no linear layers to adapt; leave model.lora out"
+            f"model.lora.rank is {lora.rank}, but this {type(module).__name__} has no linear layers to adapt; leave "
+            "model.lora out"
         )
     whole = list(dict.fromkeys(name.rpartition(".")[0] for name in new)) or None
     if tied := [name for name in whole or () if is_tied(module, module.get_submodule(name))]:
         raise UserError(
-            f"{config.name} comes without {', '.join(tied)}, which shares weights with the embeddings, so that it can't be trained "
-            "beside adapters; leave model.lora out, or name a model that comes with it"
+            f"{config.name} comes without {', '.join(tied)}, which shares weights with the embeddings, so that it "
+            "can't be trained beside adapters; leave model.lora out, or name a model that comes with it"
         )
     # Where the base is found again: a relative path would hold in one folder only. peft takes it from the model.
     module.name_or_path = (
@@ -83,7 +86,7 @@ def add_adapters(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> t
 
 
 def train_in_full_precision(adapted: torch.nn.Module) -> bool:
-    """Keep whole layers that are trained beside adapters in float32 or better; return whether any was not.
+    """Keep whole layers that are trained next to adapters in float32 or better; return whether any was not.
 
     In 16 bits a small update of a weight is rounded away. peft itself does the same for the adapters.
     """
@@ -105,7 +108,7 @@ def inputs_in_full_precision(layer: torch.nn.Module, inputs: tuple[Any, ...]) ->
 
 @contextmanager
 def without_peft_warnings() -> Iterator[None]:
-    """Keep from the user what peft 0.21 says while it puts adapters in, which is neither news nor the user's doing."""
+    """Silence warnings of peft 0.21 while it puts adapters in: they are neither news nor the user's doing."""
     with warnings.catch_warnings():
         # The older name of a property of Transformers, which peft asks for.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
@@ -115,7 +118,7 @@ def without_peft_warnings() -> Iterator[None]:
 
 
 def task_type(module: Any) -> str | None:
-    """Return what `peft` calls the task of a model, so that it wraps it in the class that can do it; None for others."""
+    """Return the name of a model's task in `peft`, which chooses the class of the wrapper; None for other tasks."""
     if type(module).__name__.endswith(("ForCausalLM", "LMHeadModel")):
         return "CAUSAL_LM"
     return None
@@ -155,7 +158,7 @@ def quantization(lora: LoraConfig, dtype: torch.dtype) -> Any:
 
 
 def check_blocks(module: torch.nn.Module, config: ModelConfig) -> None:
-    """Refuse weights in 4 bits whose rows are no whole blocks, on a CPU: bitsandbytes can train there, and not evaluate."""
+    """Refuse weights in 4 bits on a CPU whose rows are no whole blocks: bitsandbytes could train, but not evaluate."""
     if config.lora.bits != 4:
         return
     widths = {
@@ -169,13 +172,13 @@ def check_blocks(module: torch.nn.Module, config: ModelConfig) -> None:
     if widths:
         named = ", ".join(f"{name} has {width}" for width, name in widths.items())
         raise UserError(
-            f"model.lora.bits is 4, and on a CPU that takes layers whose inputs are a multiple of {BLOCK} ({named}); give "
-            "model.lora.bits 8, leave it out, or run on a GPU"
+            f"model.lora.bits is 4, and on a CPU that takes layers whose inputs are a multiple of {BLOCK} ({named}); "
+            "give model.lora.bits 8, leave it out, or run on a GPU"
         )
 
 
 def base_of(config: ModelConfig, only: bool) -> tuple[ModelConfig, Path | None]:
-    """Return the model that is loaded with its weights, and the folder with trained adapters for it, if model.name is one.
+    """Return the model whose weights are loaded, and the folder with trained adapters for it, if model.name is one.
 
     Args:
         config: names a model, or a folder with adapters, whose base is then the one that it was trained on.
@@ -188,11 +191,11 @@ def base_of(config: ModelConfig, only: bool) -> tuple[ModelConfig, Path | None]:
     if folder is None or not (folder / ADAPTERS).is_file():
         if not only or config.lora.rank is None:
             return config, None
-        if folder is not None and (folder / BESIDE / ADAPTERS).is_file():
+        if folder is not None and (folder / MERGED / ADAPTERS).is_file():
             return replace(config, lora=LoraConfig()), None  # they are merged into this model already
         raise UserError(
-            f"model.name is {config.name!r}, a model without trained adapters, and new ones change nothing, so there is "
-            "nothing to evaluate; name the folder with the adapters, such as <output>/model, or leave model.lora out"
+            f"model.name is {config.name!r}, a model without trained adapters, and new ones change nothing, so there "
+            "is nothing to evaluate; name the folder with the adapters, such as <output>/model, or leave model.lora out"
         )
     try:
         settings = json.loads((folder / ADAPTERS).read_text(encoding="utf-8"))
@@ -201,16 +204,16 @@ def base_of(config: ModelConfig, only: bool) -> tuple[ModelConfig, Path | None]:
         raise UserError(f"{folder / ADAPTERS} is not what peft writes for LoRA; save the adapters again") from None
     if not base or (Path(base).is_absolute() and not Path(base).is_dir()):
         raise UserError(
-            f"the adapters in {folder} are for the model {base or 'of no name'!r}, which is not there; bring it back, or set "
-            f"base_model_name_or_path in {folder / ADAPTERS} to where it is"
+            f"the adapters in {folder} are for the model {base or 'of no name'!r}, which is not there; bring it back, "
+            f"or set base_model_name_or_path in {folder / ADAPTERS} to where it is"
         )
     asked = config.lora
     if asked.rank not in (None, rank) or (
         asked.targets is not None and set(asked.targets) != set(settings.get("target_modules") or ())
     ):
         raise UserError(
-            f"the adapters in {folder} have rank {rank} on {', '.join(sorted(settings.get('target_modules') or ()))}, and "
-            "model.lora asks for others; leave model.lora.rank and model.lora.targets out to train these further"
+            f"the adapters in {folder} have rank {rank} on {', '.join(sorted(settings.get('target_modules') or ()))}, "
+            "and model.lora asks for others; leave model.lora.rank and model.lora.targets out to train these further"
         )
     return replace(config, name=base, revision=settings.get("revision"), lora=LoraConfig(bits=asked.bits)), folder
 
@@ -241,13 +244,13 @@ def has_adapters(module: Any) -> bool:
 
 
 def save_adapters(module: Any, folder: Path, merge: bool) -> None:
-    """Save an adapted model: its adapters alone, or the whole model with the adapters merged in and themselves beside.
+    """Save an adapted model: its adapters alone, or the whole model with the adapters merged in, and them in a folder.
 
     Merging changes the model in place, to spare a copy of it: it is for the end of a run.
     """
     # peft would ask the hub whether the vocabulary has changed; the embeddings are frozen.
-    place = folder / BESIDE if merge else folder
+    place = folder / MERGED if merge else folder
     module.save_pretrained(place, save_embedding_layers=False)
-    (place / "README.md").unlink(missing_ok=True)  # a form to be filled in; ours says what there is to say
+    (place / "README.md").unlink(missing_ok=True)  # a form to be filled in; ours replaces it
     if merge:
         module.merge_and_unload().save_pretrained(folder)

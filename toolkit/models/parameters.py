@@ -1,4 +1,4 @@
-"""What a model holds, by the names that its own code gives it, however it was wrapped or sharded since."""
+"""The tensors of a model by the names that its own code gives them, however it was wrapped or sharded since."""
 
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
@@ -111,7 +111,7 @@ def check_is_tensor(name: str, value: object) -> None:
 
 
 def reshard(model: torch.nn.Module) -> None:
-    """Have a sharded model hold its shards: after a forward pass without a backward one, some layers are still whole."""
+    """Have a sharded model hold only its shards: after a forward pass without a backward pass some layers are whole."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

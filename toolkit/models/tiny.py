@@ -1,12 +1,15 @@
-"""The embedded models: small transformers with new weights that learn in a minute on two cores, and need no network.
+"""The embedded models: small ones with new weights that learn in a minute on two cores, and need no network.
 
-Each function returns the Transformers configuration of one; sizes and token ids are those of the embedded tokenizers. None has
-dropout unless that is asked for, so that its numbers are the same on any topology.
+Each function returns the Transformers configuration of one; sizes and token ids are those of the embedded tokenizers.
+None has dropout unless that is asked for, so that its numbers are the same on any topology.
 """
 
 from typing import Any
 
 from toolkit.models.tokenizer import CAUSAL, ENCODER, SEQ2SEQ
+
+COARSE, FINE = 32, 16
+"""Images of fewer pixels a side are divided into smaller patches, so that something is left to convolve."""
 
 
 def encoder(vocabulary: int, **settings: Any) -> Any:
@@ -62,3 +65,20 @@ def seq2seq(vocabulary: int, **settings: Any) -> Any:
     }
     ids = {"pad_token_id": pad, "eos_token_id": end, "decoder_start_token_id": pad}
     return T5Config(**{"vocab_size": vocabulary, **sizes, **ids, **settings})
+
+
+def image_classifier(size: int, **settings: Any) -> Any:
+    """Return a ConvNeXt (arXiv 2201.03545) for images of `size` x `size` pixels; it has no batch norm."""
+    from transformers import ConvNextConfig
+
+    small = size < COARSE
+    sizes = {
+        "image_size": size,
+        "patch_size": 1 if size < FINE else 2 if small else 4,
+        "num_stages": 2 if small else 3,
+        "hidden_sizes": [32, 64] if small else [32, 64, 128],
+        "depths": [1, 1] if small else [2, 2, 2],
+        # The usual 1e-6 is meant for deep networks and long training: with it these blocks barely begin to learn.
+        "layer_scale_init_value": 1.0,
+    }
+    return ConvNextConfig(**{**sizes, **settings})

@@ -86,7 +86,7 @@ def tokenizer(config: ModelConfig, texts: Iterable[str], key: str, embedded: Emb
         raise UserError(cannot_load("tokenizer", config, error)) from None
     if (positions := longest_input(config)) is not None:
         loaded.model_max_length = min(loaded.model_max_length, positions)
-    # Without a vocabulary file Transformers makes a tokenizer of the special tokens alone, to which every word is unknown.
+    # Without a vocabulary file Transformers makes a tokenizer of special tokens alone, to which every word is unknown.
     if len(loaded) <= len(set(loaded.all_special_ids)):
         raise UserError(cannot_load("tokenizer", config, ValueError("there is no vocabulary, such as tokenizer.json")))
     return loaded
@@ -95,7 +95,7 @@ def tokenizer(config: ModelConfig, texts: Iterable[str], key: str, embedded: Emb
 def longest_input(config: ModelConfig) -> int | None:
     """Return how many tokens a model has positions for; None if it knows no limit, or is not to be had.
 
-    Many tokenizers do not say it (their limit is 10**30), and a longer input ends in an error of torch in the middle of a run.
+    Many tokenizers do not say it (their limit is 10**30), and a longer input ends in an error of torch during the run.
     """
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
@@ -104,7 +104,7 @@ def longest_input(config: ModelConfig) -> int | None:
         base, _ = base_of(config, only=False)
         settings = AutoConfig.from_pretrained(base.name, revision=base.revision).get_text_config()
     except (OSError, ValueError, KeyError, StrictDataclassError, UserError):
-        return None  # who loads the model says so
+        return None  # loading the model reports it
     positions = getattr(settings, "max_position_embeddings", None)
     looks_at_distances = settings.model_type in DISTANCES or getattr(settings, "position_biased_input", True) is False
     if looks_at_distances or not isinstance(positions, int) or positions <= 0:

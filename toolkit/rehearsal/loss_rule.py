@@ -107,6 +107,7 @@ def verdict(found: list[Halved], bound: float) -> str | None:
             "leaves this check out)"
         )
     return (
-        f"the loss depends on how samples are put into batches ({compared}, without dropout): the model lets samples or "
+        f"the loss depends on how samples are put into batches ({compared}, without dropout): the model lets samples "
+        "or "
         "padding act on each other, so that numbers differ between topologies"
     )

@@ -1,1 +1,1 @@
-"""What is common to all that learns from conversations."""
+"""What supervised fine-tuning and preference optimisation share: messages, chat templates, models that reply."""

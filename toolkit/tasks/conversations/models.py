@@ -1,4 +1,4 @@
-"""Causal models that reply: with their adapters, and with a generation that ends where the assistant's turn does."""
+"""Causal models that reply, with their adapters; what they generate ends where the assistant's turn does."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +12,8 @@ from toolkit.models.load import CAUSAL_MODEL, check_architecture, load_model, mo
 from toolkit.models.tiny import causal
 from toolkit.tasks.conversations.template import CHAT
 
-UNKNOWN = 10**9
-"""A tokenizer that knows no limit says 10**30."""
+UNLIMITED = 10**9
+"""The limit of a tokenizer without one is 10**30."""
 
 
 def causal_model(config: ModelConfig, vocabulary: int, only: bool, **embedded: Any) -> torch.nn.Module:
@@ -23,7 +23,7 @@ def causal_model(config: ModelConfig, vocabulary: int, only: bool, **embedded: A
         config: which one.
         vocabulary: the number of tokens that the tokenizer knows.
         only: nothing is trained.
-        embedded: what the configuration of the embedded model is to say besides.
+        embedded: further settings for the configuration of the embedded model.
 
     Raises:
         UserError: there is no such model, or it does not fit.
@@ -40,7 +40,7 @@ def chat_model(config: ModelConfig, vocabulary: int, stops: Sequence[int], only:
     Args:
         config: which one.
         vocabulary: the number of tokens that the tokenizer knows.
-        stops: tokens that end a reply; the model is saved with them, so that others stop there too.
+        stops: tokens that end a reply; they are saved with the model, so that it stops there elsewhere too.
         only: nothing is trained.
 
     Raises:
@@ -53,17 +53,16 @@ def chat_model(config: ModelConfig, vocabulary: int, stops: Sequence[int], only:
     if module.generation_config.pad_token_id is None:
         module.generation_config.pad_token_id = stops[0]
     settle_generation(module, config)
-    adapted: torch.nn.Module = module
-    return adapted
+    return module  # type: ignore[no-any-return]
 
 
-def longest_chat(config: ModelConfig, tokenizer: Any) -> int | None:
-    """Return the most tokens that model and tokenizer take, or None if neither says.
+def token_limit(config: ModelConfig, tokenizer: Any) -> int | None:
+    """Return the most tokens that model and tokenizer take, or None if neither names a limit.
 
     Raises:
-        UserError: the model is not to be had, or is no causal language model.
+        UserError: the model can't be found, or is no causal language model.
     """
-    limits = [int(tokenizer.model_max_length)] if tokenizer.model_max_length < UNKNOWN else []
+    limits = [int(tokenizer.model_max_length)] if tokenizer.model_max_length < UNLIMITED else []
     if config.name is None:
         return min([*limits, CHAT.max_length])
     settings = model_settings(config)
@@ -71,8 +70,8 @@ def longest_chat(config: ModelConfig, tokenizer: Any) -> int | None:
     if settings.is_encoder_decoder or reads_both_ways(settings):
         how = "has an encoder beside its decoder" if settings.is_encoder_decoder else "reads a text in both directions"
         raise UserError(
-            f"model.name is {config.name!r}, a model of type {settings.model_type}, which {how} and so is no causal language "
-            "model; give one that only continues texts, such as a Llama or a Qwen"
+            f"model.name is {config.name!r}, a model of type {settings.model_type}, which {how} and so is no causal "
+            "language model; give one that only continues texts, such as a Llama or a Qwen"
         )
     positions = getattr(settings.get_text_config(), "max_position_embeddings", None)
     return min([*limits, *([int(positions)] if positions else [])], default=None)

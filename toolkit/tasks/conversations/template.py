@@ -1,4 +1,4 @@
-"""Chat templates: a conversation as one text, and where in it stands what the assistant says.
+"""Chat templates: a conversation as one text, and which parts of the text are the assistant's replies.
 
 Templates are data: Transformers renders them in a sandbox of Jinja, and no code of a hub is run.
 """
@@ -13,10 +13,10 @@ from toolkit.config.model import ModelConfig
 from toolkit.errors import UserError
 from toolkit.models.errors import first_line
 from toolkit.models.tokenizer import CAUSAL, EmbeddedTokenizer
-from toolkit.tasks.conversations.rows import Conversation, Unusable
+from toolkit.tasks.conversations.messages import Conversation, Unusable
 
 TAGS = re.compile(r"\{%-?\s*generation\s*-?%\}")
-"""How a template says itself which part of it the assistant generates."""
+"""How a template itself marks the part that the assistant generates."""
 
 EMBEDDED_TEMPLATE = """\
 {%- for message in messages -%}
@@ -36,7 +36,7 @@ CHAT: EmbeddedTokenizer = replace(
     more_tokens=("<|system|>", "<|user|>", "<|assistant|>"),
     chat_template=EMBEDDED_TEMPLATE,
 )
-"""The tokenizer of the embedded chat model. With a vocabulary of 4,096 more than half of the time went into its head."""
+"""The tokenizer of the embedded chat model. With a vocabulary of 4,096 its head took more than half of the time."""
 
 Span = tuple[int, int]
 
@@ -47,7 +47,7 @@ class Rendered:
 
     text: str
     replies: list[Span]
-    """Where the replies that carry loss stand, in characters: first, and one after the last."""
+    """The replies that carry loss, in characters: the first of each, and one after its last."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,12 @@ class ChatTemplate:
     def render(self, conversation: Conversation) -> Rendered:
         """Return the text of a conversation, and its replies.
 
-        Where the template has no generation tags a reply is what comes after the text that the model is prompted with at
-        this turn, up to the end of the text with the reply as its last message.
+        Where the template has no generation tags, a reply begins where the text ends that the model is prompted with at
+        this turn. It ends where the text ends whose last message it is.
 
         Raises:
-            Unusable: the template refuses the conversation, or shows earlier turns in another way once later ones follow.
+            Unusable: the template refuses the conversation, or writes earlier turns in another way once later ones
+                follow.
         """
         from jinja2.exceptions import TemplateError
 
@@ -105,21 +106,21 @@ class ChatTemplate:
             replied = self.text(conversation[: place + 1])
             if not replied.startswith(prompt):
                 raise Unusable(
-                    f"where message {place + 1} can't be told from its prompt: the chat template without generation tags "
-                    "shows the conversation before it in another way once the reply follows; mark replies in the template "
-                    "with {% generation %} and {% endgeneration %} (data.chat_template FILE)"
+                    f"where message {place + 1} can't be told from its prompt: the chat template without generation "
+                    "tags shows the conversation before it in another way once the reply follows; mark replies in the "
+                    "template with {% generation %} and {% endgeneration %} (data.chat_template FILE)"
                 )
             if not whole.startswith(replied):
                 raise Unusable(
-                    f"where message {place + 1} is shown in another way once later turns follow, so what the model would "
-                    "learn is not what it is asked for; train on the last reply alone (--data.loss_on last), or give a "
-                    "template that does not do that (data.chat_template FILE)"
+                    f"where message {place + 1} is shown in another way once later turns follow, so what the model "
+                    "would learn is not what it is asked for; train on the last reply alone (--data.loss_on last), or "
+                    "give a template that does not do that (data.chat_template FILE)"
                 )
             replies.append((len(prompt), len(replied)))
         return Rendered(whole, replies)
 
     def text(self, conversation: Conversation, prompt: bool = False) -> str:
-        """Return the text of some messages, and what prompts the model for a reply."""
+        """Return the text of some messages; `prompt` adds what asks the model for a reply."""
         rendered: str = self.tokenizer.apply_chat_template(
             conversation, chat_template=self.source, tokenize=False, add_generation_prompt=prompt
         )
@@ -133,7 +134,7 @@ def template_problems(given: str | None) -> Iterator[str]:
 
 
 def chat_template(tokenizer: Any, model: ModelConfig, given: str | None, loss_on: str) -> ChatTemplate:
-    """Return the template of a tokenizer, or the `given` file's, which becomes the tokenizer's own and is saved with it.
+    """Return the template of a tokenizer, or that in the file `given`, which becomes the tokenizer's own.
 
     Raises:
         UserError: the tokenizer has none and none is given, it is no valid template, or the tokenizer can't say which
@@ -149,8 +150,8 @@ def chat_template(tokenizer: Any, model: ModelConfig, given: str | None, loss_on
             raise UserError(f"{where} can't be read ({first_line(error)}); give a text file in UTF-8") from None
     if not tokenizer.chat_template:
         raise UserError(
-            f"the tokenizer of {model.name} has no chat template, so nothing says how a conversation becomes a text; give a "
-            "file with one (--data.chat_template chat.jinja), such as that of the model's own instruct version"
+            f"the tokenizer of {model.name} has no chat template, so nothing says how a conversation becomes a text; "
+            "give a file with one (--data.chat_template chat.jinja), such as that of the model's own instruct version"
         )
     try:
         source = str(tokenizer.get_chat_template())
@@ -158,10 +159,10 @@ def chat_template(tokenizer: Any, model: ModelConfig, given: str | None, loss_on
     except (TemplateSyntaxError, ValueError) as error:
         raise UserError(f"{where} is no template that can be used ({first_line(error)})") from None
     except (TemplateError, TypeError, KeyError):
-        pass  # it may want more than this; what it does not take is told with its rows
+        pass  # it may want more than this; the conversations that it refuses are reported with their rows
     if not tokenizer.is_fast:
         raise UserError(
-            f"the tokenizer of {model.name} ({type(tokenizer).__name__}) can't say which characters a token stands for, so "
-            "the replies can't be found in its tokens; give one with a tokenizer.json"
+            f"the tokenizer of {model.name} ({type(tokenizer).__name__}) can't say which characters a token stands "
+            "for, so the replies can't be found in its tokens; give one with a tokenizer.json"
         )
     return ChatTemplate(source, tokenizer, loss_on)

@@ -1,1 +1,1 @@
-"""Pairs of a chosen and a rejected completion, and a model beside its reference."""
+"""Direct preference optimisation: pairs of a chosen and a rejected completion, a policy and its reference."""

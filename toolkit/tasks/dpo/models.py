@@ -1,32 +1,132 @@
-"""Which model is trained on preferences, which one it is held against, and how a saved one finds that again."""
+"""A policy and its reference: one model of both, scores of the rewards, and how a saved policy finds its reference."""
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 
 from toolkit.config.model import LoraConfig, ModelConfig
 from toolkit.errors import UserError
+from toolkit.losses import NOT_COUNTED, causal_logits, full_precision
+from toolkit.metrics import Scores
 from toolkit.models.export import pretrained_folder
 from toolkit.models.lora import has_adapters
 from toolkit.models.parameters import digest_of_frozen
 from toolkit.models.tokenizer import tokenizer
 from toolkit.randomness import seed_for
 from toolkit.tasks.conversations.models import causal_model
-from toolkit.tasks.dpo.reference import PolicyAndReference
 
 RECORD = "reference.json"
-"""Beside a saved policy: which model it was trained against."""
+"""The file in the folder of a saved policy that says which model it was trained against."""
+
+
+class LogProbabilities(NamedTuple):
+    """Of each row's completion, summed over its tokens: float64, shape (rows,)."""
+
+    policy: torch.Tensor
+    reference: torch.Tensor
+    """No gradient flows into it."""
+
+
+class PolicyAndReference(torch.nn.Module):
+    """The model that is trained (the policy) and its reference, in one module, so that one wrapper (DDP) holds both.
+
+    The reference of a policy with adapters (peft) is the policy with its adapters switched off, which costs no memory;
+    otherwise it is a frozen copy, always in evaluation mode.
+    """
+
+    def __init__(self, policy: torch.nn.Module, reference: torch.nn.Module | None = None) -> None:
+        """Take the policy as it is before training.
+
+        Args:
+            policy: a causal model of Transformers, or a `peft.PeftModel` around one.
+            reference: another model than what the policy is now.
+        """
+        super().__init__()
+        self.policy = policy
+        if reference is None and not has_adapters(policy):
+            reference = copy.deepcopy(policy)
+        self.reference = None if reference is None else reference.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> "PolicyAndReference":
+        """Switch the policy; the reference stays in evaluation mode."""
+        super().train(mode)
+        if self.reference is not None:
+            self.reference.eval()
+        return self
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, positions: torch.Tensor, labels: torch.Tensor
+    ) -> LogProbabilities:
+        """Return what policy and reference give to the completions.
+
+        Args:
+            input_ids: int64 (rows, length), padded on the right.
+            attention_mask: int64, same shape.
+            positions: int64 (kept,), where the next token counts in some row: only these get logits.
+            labels: int64 (rows, kept), the next token at each of them, or `NOT_COUNTED`.
+        """
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        # First the reference: peft switches requires_grad with the adapters, which would spoil the policy's graph.
+        with torch.no_grad(), self.as_reference() as reference:
+            of_reference = completion_log_probabilities(reference, inputs, positions, labels)
+        return LogProbabilities(completion_log_probabilities(self.policy, inputs, positions, labels), of_reference)
+
+    @contextmanager
+    def as_reference(self) -> Iterator[torch.nn.Module]:
+        """Yield the reference, without dropout; until the end the policy is not to be used."""
+        if self.reference is not None:
+            yield self.reference
+            return
+        adapted: Any = self.policy
+        modes = [(module, module.training) for module in adapted.modules()]
+        adapted.eval()
+        try:
+            with adapted.disable_adapter():
+                yield adapted
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+
+def completion_log_probabilities(
+    model: Any, inputs: dict[str, torch.Tensor], positions: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    """Return the log-probability of each row's labelled tokens, summed; float64 (rows,)."""
+    flat = full_precision(causal_logits(model, inputs, positions)).flatten(0, 1)
+    each = F.cross_entropy(flat, labels.flatten(), ignore_index=NOT_COUNTED, reduction="none")
+    # The sum of a long completion has thousands where the difference of two models has hundredths.
+    return -each.view(labels.shape).sum(1, dtype=torch.float64)
+
+
+def preference_scores(predictions: Any, references: Any) -> Scores:
+    """Return the share of pairs that are ranked right, the mean margin, and the mean reward of both sides.
+
+    A prediction is a pair of rewards; its reference is the number of the preferred side. A tie counts as half, as a
+    coin would get: a model that was not trained yet has only ties, and 0.5.
+    """
+    rewards, preferred = np.asarray(predictions, dtype=np.float64), np.asarray(references)
+    rows = np.arange(len(rewards))
+    chosen, rejected = rewards[rows, preferred], rewards[rows, 1 - preferred]
+    return {
+        "preference_accuracy": float(np.mean((chosen > rejected) + 0.5 * (chosen == rejected))),
+        "margin": float(np.mean(chosen - rejected)),
+        "reward_chosen": float(np.mean(chosen)),
+        "reward_rejected": float(np.mean(rejected)),
+    }
 
 
 def policy_and_reference(
     config: ModelConfig, reference: str | None, vocabulary: int, only: bool = False
 ) -> PolicyAndReference:
-    """Return the model to train beside its reference.
+    """Return the model to train, with its reference.
 
     Args:
         config: the model that is trained.
@@ -35,7 +135,7 @@ def policy_and_reference(
         only: the model was trained before and is only evaluated: the reference is then what it was trained against.
 
     Raises:
-        UserError: a model is not to be had, or nothing says what a saved one was trained against.
+        UserError: a model can't be loaded, or it is not known which one a saved policy was trained against.
     """
     policy = causal_model(config, vocabulary, only)
     bare = replace(config, lora=LoraConfig(bits=config.lora.bits), checkpoint_activations=False)
@@ -48,8 +148,8 @@ def policy_and_reference(
             raise UserError(*(text.replace("model.name", "dpo.reference") for text in error.problems)) from None
     if only and record is None and not has_adapters(policy):
         raise UserError(
-            f"{config.name} does not say which model it was trained against (it has no {RECORD}), so there are no rewards; "
-            "name that model with --dpo.reference"
+            f"{config.name} does not say which model it was trained against (it has no {RECORD}), so there are no "
+            "rewards; name that model with --dpo.reference"
         )
     if record is not None and not (record["switched_off"] and has_adapters(policy)):
         return PolicyAndReference(policy, recorded_reference(bare, record, vocabulary))
@@ -60,7 +160,7 @@ def policy_and_reference(
 
 
 def check_reference(config: ModelConfig, reference: str | None, tokens: Any) -> None:
-    """Refuse a reference with another vocabulary than the policy's tokenizer: what it says of token ids would mean nothing.
+    """Refuse a reference with another vocabulary than the policy's tokenizer: its probabilities are of other tokens.
 
     One without a tokenizer is taken as it is.
     """
@@ -73,12 +173,13 @@ def check_reference(config: ModelConfig, reference: str | None, tokens: Any) -> 
     if own.get_vocab() != tokens.get_vocab():
         raise UserError(
             f"dpo.reference is {reference!r}, whose tokenizer has another vocabulary than that of "
-            f"{config.name or 'the embedded model'}, so the two can't be held against each other; give a model of the same family"
+            f"{config.name or 'the embedded model'}, so the two can't be held against each other; give a model of the "
+            "same family"
         )
 
 
 def read_record(folder: str | None) -> dict[str, Any] | None:
-    """Return what a saved policy says of its reference, or None where it says nothing."""
+    """Return what is recorded of a saved policy's reference, or None if nothing is."""
     try:
         record: dict[str, Any] = json.loads((Path(str(folder)) / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -90,7 +191,7 @@ def recorded_reference(config: ModelConfig, record: Mapping[str, Any], vocabular
     """Return the model that `config`, a saved one, was trained against.
 
     Raises:
-        UserError: it is not to be had, or has other weights than it had.
+        UserError: it can't be loaded, or has other weights than it had.
     """
     chosen = replace(config, name=record["name"], revision=record["revision"])
     with torch.random.fork_rng():
@@ -102,7 +203,8 @@ def recorded_reference(config: ModelConfig, record: Mapping[str, Any], vocabular
         what = chosen.name or "the embedded model"
         raise UserError(
             f"{config.name} was trained against {what} with other weights than {what} has here (their digest was "
-            f"{record['digest']} and is {digest}); give the former ones with --dpo.reference, or the former version of torch"
+            f"{record['digest']} and is {digest}); give the previous ones with --dpo.reference, or the previous "
+            "version of torch"
         )
     return found
 
@@ -127,7 +229,7 @@ def reference_record(
 def export_policy(
     tokens: Any, config: ModelConfig, reference: str | None, seed: int
 ) -> Callable[[Any, Path, Mapping[str, Any]], None]:
-    """Return a task's `export` that saves the policy alone, with its tokenizer, and a word on its reference."""
+    """Return a task's `export` that saves the policy alone, with its tokenizer, and records its reference."""
     export = pretrained_folder(tokens, None, "Preferences (DPO)", "text-generation")
 
     def write(module: PolicyAndReference, folder: Path, results: Mapping[str, Any]) -> None:

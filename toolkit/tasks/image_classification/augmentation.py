@@ -1,4 +1,4 @@
-"""What is random about a training image: which part of it is seen, its mirror image, its colours."""
+"""What is random about a training image: which part of it is seen, whether it is mirrored, its colours."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,11 +22,14 @@ class AugmentConfig:
     """The `augment` section of a recipe that trains on images."""
 
     crop: float = 0.7
-    """Train on a random part of each image, at least this share of its area; 1 takes the whole image, as evaluation does."""
+    """Train on a random part of each image, at least this share of its area;
+    1 takes the whole image, as evaluation does."""
     flip: bool = False
-    """Mirror half of the images, left to right; not for letters, digits, signs, or whatever else changes its meaning."""
+    """Mirror half of the images, left to right;
+    not for letters, digits, signs, or whatever else changes its meaning."""
     colour: float = 0.2
-    """Change brightness, contrast and saturation, each by a factor of up to 1 plus or minus this; 0 leaves them alone."""
+    """Change brightness, contrast and saturation, each by a factor of up to 1 plus or minus this;
+    0 leaves them alone."""
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
@@ -42,7 +45,7 @@ class AugmentConfig:
 
     @property
     def described(self) -> str:
-        """What is done, for the plan."""
+        """What is done to an image, for the plan."""
         done = []
         if self.crop < 1:
             done.append(f"a random part of at least {self.crop:.0%} of each training image")
@@ -55,7 +58,7 @@ class AugmentConfig:
 
 @dataclass(frozen=True)
 class Draw:
-    """What was drawn for one image. All of it always is, so that one setting does not change what another draws."""
+    """What was drawn for one image. Everything is always drawn, so that no setting changes what another one draws."""
 
     area: float
     stretch: float

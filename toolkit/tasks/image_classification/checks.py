@@ -1,4 +1,4 @@
-"""Every image is looked at once, before anything is trained, and what is wrong with any of them is told together."""
+"""Every image is looked at once, before anything is trained, and all that is wrong is reported together."""
 
 import json
 import os
@@ -22,8 +22,8 @@ NO_IMAGE = "is missing (the field is empty)"
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What was found of the images of a table, row by row."""
+class ImageChecks:
+    """What was found out about the images of a table, row by row."""
 
     digests: Array
     """(rows, 16) bytes: the hash of each file's content."""
@@ -34,31 +34,31 @@ class Checked:
 
     @property
     def valid(self) -> Array:
-        """Which rows have nothing wrong (bool)."""
+        """Which images can be used (bool)."""
         valid = np.ones(len(self.digests), dtype=bool)
         valid[list(self.problems)] = False
         return valid
 
 
-def check_images(images: Any, most_pixels: int) -> Checked:
+def check_images(images: Any, most_pixels: int) -> ImageChecks:
     """Look at all images of a `datasets.Dataset` of one column: the header of each, and the hash of its content.
 
-    The first time it reads every file (about 0.2 ms for a small one); after that it only asks for size and date of each.
+    The first time it reads every file (about 0.2 ms for a small one); after that only the size and date of each.
     """
     key = digest_of(FORMAT, most_pixels, [_identity(place) for places in all_stored(images) for place in places])
     folder = once_per_machine("images", key, lambda empty: _look(images, most_pixels, empty))
     problems = json.loads((folder / "problems.json").read_text(encoding="utf-8"))
-    return Checked(
+    return ImageChecks(
         np.load(folder / "digests.npy"),
         np.load(folder / "headers.npy"),
         {int(row): (reason, detail) for row, (reason, detail) in problems.items()},
     )
 
 
-def problem_lines(name: str, images: Any, checked: Checked, in_table: bool) -> list[str]:
-    """Say what is wrong with the images of `name`, a sentence for each kind of problem.
+def problem_lines(name: str, images: Any, checked: ImageChecks, in_table: bool) -> list[str]:
+    """Return what is wrong with the images of `name`, a sentence for each kind of problem.
 
-    Rows are counted from 1 where the images are those of a table; otherwise their files are enough.
+    Images of a table are named by their rows, counted from 1, the others by their files.
     """
     kinds: dict[str, list[int]] = defaultdict(list)
     for row, (reason, _) in sorted(checked.problems.items()):

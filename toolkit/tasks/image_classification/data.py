@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,22 @@ from toolkit.config.schema import at_least, locates
 from toolkit.data.columns import LABEL_NAMES, find_column
 from toolkit.data.config import DataConfig, embedded_splits
 from toolkit.data.label_reading import kind_of, read_labels
-from toolkit.data.labelled_rows import LabelledRows, hold_out_by_label, label_names, labels_line, number_labels
-from toolkit.data.labels import Array, Kind
-from toolkit.data.reading import row_numbers
+from toolkit.data.labelled_rows import LabelledData, labels_line, number_rows
+from toolkit.data.reading import Checked, counts_line, row_numbers
+from toolkit.data.sources import Splits
 from toolkit.errors import UserError, require
-from toolkit.models.heads import read_for_head
 from toolkit.sample_data.digits import SIZE, digits
-from toolkit.tasks.image_classification.checks import Checked, check_images, problem_lines
+from toolkit.tasks.image_classification.checks import check_images, problem_lines
 from toolkit.tasks.image_classification.folders import find_image_folders
 from toolkit.tasks.image_classification.reading import WHITE, Colour
-from toolkit.tasks.image_classification.source import ImageSource, stored
-from toolkit.tasks.image_classification.tables import IMAGE_NAMES, check_image_column, with_paths
+from toolkit.tasks.image_classification.source import (
+    IMAGE_NAMES,
+    ImageRows,
+    ImageSource,
+    check_image_column,
+    stored,
+    with_paths,
+)
 
 OWN_SIZE = 64
 """Pixels of a side that the embedded model takes of images that are not the embedded ones."""
@@ -55,16 +59,13 @@ class LabelledImages(DataConfig):
         if any(not 0 <= value <= 255 for value in self.background):
             yield f"data.background is {list(self.background)}; give red, green and blue from 0 to 255"
         if not 1 <= self.max_pixels <= MOST_OF_PILLOW:
-            yield f"data.max_pixels is {self.max_pixels}; it must be from 1 to {MOST_OF_PILLOW}, the most that Pillow reads"
+            most = f"{MOST_OF_PILLOW}, the most that Pillow reads"
+            yield f"data.max_pixels is {self.max_pixels}; it must be from 1 to {most}"
 
     @property
     def embedded_size(self) -> int:
         """Pixels of each side that the embedded model takes."""
         return self.size or (SIZE if self.embedded else OWN_SIZE)
-
-    def read_for_head(self, saved: Sequence[str] | None, trained: bool) -> "Images":
-        """Read the images for a model whose head has the labels `saved`; see `toolkit.models.heads.read_for_head`."""
-        return read_for_head(self, saved, trained)
 
     def read(self, known_labels: Sequence[str] | None = None) -> "Images":
         """Read the data, look at every image, and number the labels.
@@ -74,147 +75,105 @@ class LabelledImages(DataConfig):
         """
         require("PIL", "images", "reading images")
         folders = None if self.embedded else find_image_folders(self.name, self.train, self.eval)
-        read = folders.splits if folders else self.tables(_embedded)
-        summary = {"data": read.origin}
-        if folders is not None:
-            self.file_options.no_header_in("the images are in folders of their labels, without a table")
         if folders is None:
+            read = self.tables(_embedded)
             image = find_column(read.train.column_names, "image", self.image, IMAGE_NAMES, "the image")
             label = find_column(read.train.column_names, "label", self.label, LABEL_NAMES, "the label")
-            summary["columns"] = f"image {image!r}, label {label!r}"
+            summary = {"data": read.origin, "columns": f"image {image!r}, label {label!r}"}
         else:
-            if named := [f"data.{flag}" for flag in ("image", "label") if getattr(self, flag) is not None]:
-                raise UserError(
-                    f"{' and '.join(named)} {'name' if len(named) > 1 else 'names'} a column, but the images are in folders of "
-                    "their labels, without a table; leave it out, or give a table with the paths of the images"
-                )
-            image, label = "image", "label"
+            self._refuse_settings_of_tables()
+            read, image, label = folders.splits, "image", "label"
+            summary = {"data": read.origin}
             if folders.left_out:
                 summary["left out"] = f"{folders.left_out:,} files beside the images that are none"
-        tables = {"training data": read.train} | ({} if read.evaluate is None else {"evaluation data": read.evaluate})
-        for name, table in tables.items():
+        for name, table in read.tables.items():
             check_image_column(name, table, image, label)
             kind, problem = kind_of(table, label, "auto", None)
             if kind != "single":
                 what = problem or f"the label column {label!r} makes the task {kind}, but each image has one class here"
                 raise UserError(f"{name}: {what}; give the column of its class with --data.label")
+        rows = number_rows(
+            [
+                self._checked(name, table, image, label, read.files, folders is None)
+                for name, table in read.tables.items()
+            ],
+            "single",
+            self.held_out,
+            known_labels,
+            what="images",
+            drop_invalid=self.drop_invalid,
+            a_row="image that can be read and has a label",
+            invalid="images that can't be read or have no label",
+            remedy="replace them, or leave them out with --data.drop_invalid true",
+        )
+        summary |= {**rows.summary, **described(rows.train, rows.evaluate, self.background)}
+        return Images(
+            "single", rows.labels, rows.train, rows.evaluate, summary=summary, files=read.files, workers=self.workers
+        )
 
-        parts = [
-            self._checked(name, table, image, label, read.files, folders is None) for name, table in tables.items()
-        ]
-        problems = [problem for part in parts for problem in part.problems]
-        if problems and not self.drop_invalid:
+    def _refuse_settings_of_tables(self) -> None:
+        self.file_options.no_header_in("the images are in folders of their labels, without a table")
+        if named := [f"data.{flag}" for flag in ("image", "label") if getattr(self, flag) is not None]:
             raise UserError(
-                *(f"{problem}; replace them, or leave them out with --data.drop_invalid true" for problem in problems)
+                f"{' and '.join(named)} {'name' if len(named) > 1 else 'names'} a column, but the images are in "
+                "folders of their labels, without a table; leave it out, or give a table with the paths of the images"
             )
-        if nothing := [part.split.name for part in parts if not part.valid.any()]:
-            raise UserError(*(f"{name}: there is no image that can be read and has a label" for name in nothing))
-        splits = [part.split.take(np.flatnonzero(part.valid)) for part in parts]
-        if problems:
-            counts = " and ".join(f"{int((~part.valid).sum()):,} of the {part.split.name}" for part in parts)
-            summary["dropped"] = f"images that can't be read or have no label: {counts}"
-        checked = [part.checked for part in parts]
-
-        names = label_names("single", splits, known_labels)
-        splits = number_labels("single", splits, names, known=bool(known_labels))
-        if len(splits) == 1:
-            splits, summary["held out"] = hold_out_by_label(splits[0], self.held_out, "images")
-        images = Images("single", names, splits[0], splits[1], checked[0], checked[-1], summary, read.files)
-        summary.update(images.described(self.background))
-        return images
 
     def _checked(
         self, name: str, table: Any, image: str, label: str, files: Sequence[Path], in_table: bool
-    ) -> "CheckedTable":
+    ) -> Checked[ImageRows]:
         labels = read_labels(table, label, "single", None)
         images = with_paths(name, table.select_columns([image]), files if in_table else ())
-        checked = check_images(images, self.max_pixels)
-        problems = problem_lines(name, images, checked, in_table)
+        checks = check_images(images, self.max_pixels)
+        problems = problem_lines(name, images, checks, in_table)
         if labels.empty.any():
             problems.append(f"{name}: no label in column {label!r} in {row_numbers(np.flatnonzero(labels.empty))}")
-        split = LabelledRows(name, images, np.arange(len(labels), dtype=np.int64), labels)
-        return CheckedTable(split, checked, checked.valid & ~labels.empty, problems)
+        whole = ImageRows(name, images, np.arange(len(labels)), labels, checks.digests, checks.headers)
+        valid = np.flatnonzero(checks.valid & ~labels.empty)
+        return Checked(whole.take(valid), problems, len(whole) - len(valid))
 
 
 @dataclass(frozen=True)
-class CheckedTable:
-    """A table after its images and labels were checked."""
-
-    split: LabelledRows
-    """All its rows."""
-    checked: Checked
-    valid: Array
-    """Which of them can be used (bool)."""
-    problems: list[str]
-
-
-@dataclass(frozen=True)
-class Images:
+class Images(LabelledData):
     """Training and evaluation images with numbered labels."""
 
-    kind: Kind
-    """Always single; the data of a head with a number or several labels says another one."""
-    labels: list[str]
-    """The name of each label id."""
-    train: LabelledRows
-    evaluate: LabelledRows
-    train_checked: Checked
-    evaluate_checked: Checked
-    summary: dict[str, str]
-    """Lines for the plan."""
-    files: tuple[Path, ...] = ()
-    """The tables that were read; of images that lie in files the digest of the data knows the content."""
+    train: ImageRows
+    evaluate: ImageRows
 
-    @cached_property
-    def baseline(self) -> int:
-        """The id of the most frequent training label: what a model would predict that has seen no image."""
-        return int(self.train.labels.counts().argmax())
-
-    @property
     def sources(self) -> tuple[ImageSource, ImageSource]:
-        """The training and the evaluation images."""
-        train, evaluate = (
-            ImageSource(split.table, split.labels, checked.digests[split.rows], split.name)
-            for split, checked in ((self.train, self.train_checked), (self.evaluate, self.evaluate_checked))
-        )
-        return train, evaluate
+        """Return the training and the evaluation samples."""
+        return ImageSource(self.train), ImageSource(self.evaluate)
 
-    def shown(self, number: int, prediction: Any, reference: Any) -> dict[str, Any]:
-        """Return what a reader sees of an evaluated image: its file, or its row where it has none; see `Task.show`."""
+    def show(self, number: int, prediction: Any, reference: Any) -> dict[str, Any]:
+        """Return what a reader sees of an evaluated image: its file, or its row if it has none; see `Task.show`."""
         (place,) = stored(self.evaluate.table, [number])
         image = {"image": place.path} if place.path else {"row": int(self.evaluate.rows[number]) + 1}
         return {**image, "prediction": self.labels[int(prediction)], "reference": self.labels[int(reference)]}
 
-    def described(self, background: Colour) -> dict[str, str]:
-        """Return lines for the plan on how many images there are, of which sizes and kinds."""
-        splits = ((self.train, self.train_checked), (self.evaluate, self.evaluate_checked))
-        headers = np.concatenate([checked.headers[split.rows] for split, checked in splits])
-        width, height, transparent, turned, animated = headers.T
-        order = np.argsort(width * height, kind="stable")
-        middle, most = (f"{width[row]}x{height[row]}" for row in (order[len(order) // 2], order[-1]))
-        lines = {
-            "images": f"{len(self.train):,} to train on, {len(self.evaluate):,} to evaluate on; {middle} pixels in the middle, "
-            f"{most} at most",
-            "labels": labels_line(self.train.labels, "images"),
-        }
-        kinds = []
-        if transparent.any():
-            kinds.append(
-                f"{transparent.sum():,} transparent ones are laid on the colour {', '.join(map(str, background))}"
-            )
-        if turned.any():
-            kinds.append(f"{turned.sum():,} are turned as their files say")
-        if animated.any():
-            kinds.append(f"of {animated.sum():,} with several pictures the first is taken")
-        if kinds:
-            lines["kinds"] = "; ".join(kinds)
-        seen, asked = (
-            np.ascontiguousarray(checked.digests[split.rows]).view("V16").ravel() for split, checked in splits
-        )
-        if repeated := int(np.isin(asked, seen).sum()):
-            lines["repeated"] = f"{repeated:,} evaluation images stand in the training data too, byte for byte"
-        return lines
+
+def described(train: ImageRows, evaluate: ImageRows, background: Colour) -> dict[str, str]:
+    """Return lines for the plan on how many images there are, of which sizes and kinds."""
+    width, height, transparent, turned, animated = np.concatenate([train.headers, evaluate.headers]).T
+    order = np.argsort(width * height, kind="stable")
+    middle, most = (f"{width[row]}x{height[row]}" for row in (order[len(order) // 2], order[-1]))
+    lines = {
+        "images": f"{counts_line(train, evaluate)}; {middle} pixels in the middle, {most} at most",
+        "labels": labels_line(train.labels, "images"),
+    }
+    kinds = []
+    if transparent.any():
+        kinds.append(f"{transparent.sum():,} transparent ones are laid on the colour {', '.join(map(str, background))}")
+    if turned.any():
+        kinds.append(f"{turned.sum():,} are turned as their files say")
+    if animated.any():
+        kinds.append(f"of {animated.sum():,} with several pictures the first is taken")
+    if kinds:
+        lines["kinds"] = "; ".join(kinds)
+    seen, asked = (np.ascontiguousarray(rows.digests).view("V16").ravel() for rows in (train, evaluate))
+    if repeated := int(np.isin(asked, seen).sum()):
+        lines["repeated"] = f"{repeated:,} evaluation images stand in the training data too, byte for byte"
+    return lines
 
 
-def _embedded() -> Any:
+def _embedded() -> Splits:
     return embedded_splits("handwritten digits of 8x8 pixels, from scikit-learn; the label is the digit", digits())

@@ -1,4 +1,4 @@
-"""Folders of images: a folder for each label, beside or below folders for training and evaluation."""
+"""Folders of images: a folder for each label, maybe within folders for training and evaluation."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ ENDINGS = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".
 """Files with these endings, in small or capital letters, are images."""
 PACKED = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".7z", ".rar")
 DESCRIBED = "metadata"
-"""A table of this name beside images says more of them than the folders do: so the hub keeps image folders."""
+"""A table of this name next to images says more of them than the folders do; image folders of the hub have one."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ImageFiles:
     splits: Splits
     """Tables with the columns "image" (a path) and "label"."""
     left_out: int
-    """Files beside the images that are none."""
+    """Files in these folders that are no images."""
 
 
 def find_image_folders(name: str | None, train: str | None, evaluate: str | None) -> ImageFiles | None:
@@ -86,7 +86,8 @@ def _in_folder(folder: Path, train: str | None, evaluate: str | None) -> ImageFi
     if chosen is None:
         if evaluate is not None:
             raise UserError(
-                f"data.eval is {evaluate!r}, but which folder in {root} to train on is not known; name it with data.train"
+                f"data.eval is {evaluate!r}, but which folder in {root} to train on is not known; name it with "
+                "data.train"
             )
         return _read(root, None, f"the image folder {root}")
     if evaluate is None:
@@ -114,8 +115,8 @@ def _read(train: Path, evaluate: Path | None, origin: str) -> ImageFiles:
         if loose:
             problems.append(
                 f"the folder {folder} has images that are in no label's folder ({', '.join(loose[:3])}"
-                f"{', ...' if len(loose) > 3 else ''}, {len(loose):,} in all); move each into a folder of its label's name, "
-                "or give a table with their paths and labels"
+                f"{', ...' if len(loose) > 3 else ''}, {len(loose):,} in all); move each into a folder of its label's "
+                "name, or give a table with their paths and labels"
             )
         elif not paths:
             problems.append(f"the folder {folder} has no images; put a folder of images for each label there")
@@ -136,7 +137,7 @@ def _table(paths: list[Path], labels: list[str]) -> "datasets.Dataset":
 
 
 def _has_table(folder: Path) -> bool:
-    """Return whether a table beside the images is what is meant: it describes them, or the folders do not label them."""
+    """Return whether a table next to the images is meant: it describes them, or the folders do not label them."""
     tables = [path for path in sorted(folder.iterdir()) if path.is_file() and format_of(path) not in (None, "text")]
     tables += [path for name in _names(folder) for path in sorted((folder / name).glob(f"{DESCRIBED}.*"))]
     if any(path.name.lower().startswith(f"{DESCRIBED}.") and format_of(path) for path in tables):

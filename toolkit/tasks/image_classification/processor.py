@@ -12,7 +12,6 @@ from toolkit.errors import UserError
 from toolkit.models.errors import cannot_load
 from toolkit.models.load import model_settings
 from toolkit.tasks.image_classification.augmentation import AugmentConfig, draw, part, recoloured
-from toolkit.tasks.image_classification.embedded_model import image_processor
 from toolkit.tasks.image_classification.reading import Colour, ImageError, decode
 
 if TYPE_CHECKING:
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 
 Sample = dict[str, Any]
 ENOUGH = 2
-"""Training decodes a large JPEG at no less than so many times the model's size: its part is then still reduced, not enlarged."""
+"""A large JPEG is decoded for training at so many times the model's size at least: a crop is then still reduced, not
+enlarged."""
 COLOURS = 3
 VALUES = 256
 SQUARE = 16
@@ -37,19 +37,30 @@ def processor_of(config: ModelConfig, size: int) -> Any:
         UserError: the folder or id has none.
     """
     if config.name is None:
-        return image_processor(size)
+        return embedded_processor(size)
     from transformers import AutoImageProcessor
 
     colours = getattr(model_settings(config), "num_channels", COLOURS)
     if colours != COLOURS:
         raise UserError(
-            f"model.name is {config.name!r}, a model for images of {colours} channel(s); images are read with red, green "
-            "and blue here: give a model for 3"
+            f"model.name is {config.name!r}, a model for images of {colours} channel(s); images are read with red, "
+            "green and blue here: give a model for 3"
         )
     try:
         return AutoImageProcessor.from_pretrained(config.name, revision=config.revision, backend="pil")
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise UserError(cannot_load("image processor", config, error)) from None
+
+
+def embedded_processor(size: int) -> Any:
+    """Return the image processor of the embedded model.
+
+    It resizes the shorter side to `size`, keeps the centre, and scales values to -1 to 1.
+    """
+    from transformers.models.convnext.image_processing_pil_convnext import ConvNextImageProcessorPil
+
+    half = [0.5, 0.5, 0.5]
+    return ConvNextImageProcessorPil(size={"shortest_edge": size}, crop_pct=1.0, image_mean=half, image_std=half)
 
 
 class Preparation:
@@ -69,8 +80,8 @@ class Preparation:
         """Height and width of what the model gets."""
         if asked is not None and self.size != (asked, asked):
             raise UserError(
-                f"data.size is {asked}, but the model's own image processor makes {self.size[0]} x {self.size[1]} pixels; "
-                "leave data.size out, or change the model's preprocessor_config.json"
+                f"data.size is {asked}, but the model's own image processor makes {self.size[0]} x {self.size[1]} "
+                "pixels; leave data.size out, or change the model's preprocessor_config.json"
             )
         if not augment.changes_nothing:
             self.values  # noqa: B018 (whether there is such a table is known now, not in the first step)
@@ -135,8 +146,9 @@ class Preparation:
         table = table.reshape(3, -1)
         if table.shape[1] != VALUES or not all((table[c][others[..., c]] == probe[c]).all() for c in range(3)):
             raise UserError(
-                f"the image processor of the model ({type(self.processor).__name__}) does more to pixels than to resize "
-                "and scale them, which augmentation can't follow; give --augment.crop 1 --augment.colour 0 and no flip"
+                f"the image processor of the model ({type(self.processor).__name__}) does more to pixels than to "
+                "resize and scale them, which augmentation can't follow; give --augment.crop 1 --augment.colour 0 and "
+                "no flip"
             )
         return table
 
@@ -151,8 +163,9 @@ class Preparation:
         if len(shapes) > 1 or len(next(iter(shapes))) != 3 or next(iter(shapes))[0] != 3:
             found = " and ".join(" x ".join(map(str, shape)) for shape in sorted(shapes))
             raise UserError(
-                f"the image processor of the model ({type(self.processor).__name__}) makes tensors of {found} of images "
-                "of different shape, which can't stand in one batch; give a model whose images all have one size and 3 colours"
+                f"the image processor of the model ({type(self.processor).__name__}) makes tensors of {found} of "
+                "images of different shape, which can't stand in one batch; give a model whose images all have one "
+                "size and 3 colours"
             )
         _, height, width = next(iter(shapes))
         return int(height), int(width)
@@ -161,14 +174,17 @@ class Preparation:
         made = self.processor(images=image, return_tensors="np", **options)
         if set(made) != {"pixel_values"}:
             raise UserError(
-                f"the image processor of the model ({type(self.processor).__name__}) makes {', '.join(sorted(made))} of an "
-                "image; only models that take pixel_values alone are trained here: give another one"
+                f"the image processor of the model ({type(self.processor).__name__}) makes {', '.join(sorted(made))} "
+                "of an image; only models that take pixel_values alone are trained here: give another one"
             )
         return np.asarray(made["pixel_values"][0], dtype=np.float32)
 
 
 def stack_images(dtype: str) -> "Callable[[list[Sample]], dict[str, torch.Tensor]]":
-    """Return a collate function: "pixel_values" (images, 3, height, width) of this type, and "labels", int64 (images)."""
+    """Return a collate function.
+
+    It makes "pixel_values" of the type `dtype`, (images, 3, height, width), and "labels", int64 (images).
+    """
     import torch
 
     def collate(samples: list[Sample]) -> dict[str, torch.Tensor]:

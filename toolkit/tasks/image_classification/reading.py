@@ -1,7 +1,7 @@
 """One image, from the bytes of its file to red, green and blue of eight bits each.
 
-What stands in a file as a photograph's orientation is carried out, a transparent image is laid on a colour, of an animation
-the first picture is taken, and sixteen bits are cut to their upper eight.
+A photograph is turned as its file says, a transparent image is laid on a colour, of an animation the first picture is
+taken, and of sixteen bits the upper eight are kept.
 """
 
 import warnings
@@ -18,7 +18,7 @@ WHITE: Colour = (255, 255, 255)
 ORIENTATION = 0x0112
 """The EXIF tag that says how a photograph is to be turned."""
 JPEG, END_OF_JPEG, SEARCHED = ("JPEG", "MPO"), b"\xff\xd9", 1024
-"""With what a whole JPEG ends, and in how many bytes it is searched: some programs write a little behind it."""
+"""The last bytes of a whole JPEG, and how many bytes are searched for them: some programs write a little after them."""
 
 
 class ImageError(Exception):
@@ -49,13 +49,13 @@ def inspect(content: bytes, most_pixels: int) -> Header:
     Of a PNG that are its check sums, of a JPEG its last bytes; anything else is decoded.
 
     Raises:
-        ImageError: it is no image, has more than `most_pixels`, is cut off, or its pixels have no known range.
+        ImageError: it is no image, has more than `most_pixels`, is not whole, or its pixels have no known range.
     """
     from PIL import Image
 
     if not content:
         raise ImageError("is empty (0 bytes)")
-    with _told(), Image.open(BytesIO(content)) as image:
+    with _reasons(), Image.open(BytesIO(content)) as image:
         width, height = image.size
         if width * height > most_pixels:
             raise ImageError(f"has more than {most_pixels:,} pixels (data.max_pixels)", f"{width} x {height}")
@@ -90,7 +90,7 @@ def decode(content: bytes, background: Colour = WHITE, smallest: tuple[int, int]
     """
     from PIL import Image, ImageOps
 
-    with _told(), Image.open(BytesIO(content)) as image:
+    with _reasons(), Image.open(BytesIO(content)) as image:
         if smallest is not None:
             image.draft(None, smallest)
         image.load()
@@ -108,7 +108,7 @@ def _as_rgb(image: "Image.Image", background: Colour) -> "Image.Image":
 
     _check_mode(image)
     if image.mode.startswith("I"):
-        # `convert` would cut everything above 255 to white. A color with the mode I is what a file of 16 bits becomes.
+        # `convert` would turn everything above 255 to white. A color with the mode I is what a file of 16 bits becomes.
         pixels = np.clip(np.asarray(image).astype(np.int64), 0, 65535) >> 8
         image = Image.fromarray(pixels.astype(np.uint8))
     if is_transparent(image):
@@ -123,8 +123,8 @@ def _check_mode(image: "Image.Image") -> None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Turn what Pillow raises into a reason, and silence what it warns of: both are checked here."""
+def _reasons() -> Iterator[None]:
+    """Turn what Pillow raises into an `ImageError`, and silence its warnings, whose causes are checked here."""
     from PIL import Image, UnidentifiedImageError
 
     try:

@@ -204,7 +204,8 @@ def hold_out_documents(whole: DocumentRows, share: float) -> tuple[list[Document
     place = divide_at_line(text, share)
     if not text[:place].strip() or not text[place:].strip():
         raise UserError(
-            f"there is nothing to evaluate on: no evaluation data is given, and of the only document, with {len(text):,}"
+            "there is nothing to evaluate on: no evaluation data is given, and of the only document, with "
+            f"{len(text):,}"
             f" characters, the last {share:.0%} can't be held out; give data.eval, or more text"
         )
     characters = f"the last {len(text) - place:,} of the {len(text):,} characters of the only document"

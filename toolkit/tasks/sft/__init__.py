@@ -1,1 +1,1 @@
-"""Conversations, chat templates, and models that reply."""
+"""Supervised fine-tuning: a model learns to reply as the assistant of given conversations does."""

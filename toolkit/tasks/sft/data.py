@@ -1,17 +1,22 @@
 """Conversations to train a chat model on: where they come from, and every way in which they can be wrong."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+
+from toolkit.config.model import ModelConfig
 from toolkit.config.schema import at_least, locates
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
+from toolkit.data.reading import DataRead, counts_line, hold_out, row_numbers, usable_rows
 from toolkit.data.sources import Splits
 from toolkit.errors import UserError
 from toolkit.sample_data.functions import described_functions, split_by_module
-from toolkit.tasks.conversations.rows import Layout, Rows, check_rows, find_layout
-from toolkit.tasks.conversations.template import template_problems
+from toolkit.task import TaskData
+from toolkit.tasks.conversations.template import ChatTemplate, chat_template, template_problems
+from toolkit.tasks.sft.rows import ConversationRows, Layout, check_rows, find_layout
+from toolkit.tasks.sft.tokens import TokenizedConversations, tokenize
 
 INSTRUCTION = "Describe this function:\n"
 ORIGIN = "functions of this Python's standard library; the reply is a sentence of facts about one"
@@ -26,7 +31,8 @@ class Conversations(DataConfig):
     prompt: str | None = locates(None)
     """The column with what the user says, where there is none with whole conversations; null finds it by its name."""
     context: str | None = locates(None)
-    """The column with what the prompt is about, put after it where it is not empty; null finds `input` beside `instruction`."""
+    """The column with what the prompt is about, put after it where it is not empty;
+    null finds `input` next to `instruction`."""
     completion: str | None = locates(None)
     """The column with what the assistant replies; null finds it by its name."""
     system: str | None = locates(None)
@@ -36,7 +42,8 @@ class Conversations(DataConfig):
     loss_on: Literal["all", "last"] = "all"
     """Train on every reply of a conversation, or on the last one alone."""
     max_length: int | None = None
-    """Cut longer conversations to so many tokens; null takes them whole and refuses those that the model cannot take."""
+    """Truncate longer conversations to so many tokens;
+    null takes them whole and refuses those that the model cannot take."""
     drop_invalid: bool = False
     """Leave out rows that are no proper conversation instead of refusing them; the plan counts them."""
 
@@ -57,41 +64,106 @@ class Conversations(DataConfig):
         layout = find_layout(
             read.train.column_names, Layout(self.messages, self.prompt, self.completion, self.context, self.system)
         )
-        tables = {"training data": read.train} | ({} if read.evaluate is None else {"evaluation data": read.evaluate})
-        checked = [check_rows(name, table, layout) for name, table in tables.items()]
-        problems = [problem for _, found in checked for problem in found]
-        if problems and not self.drop_invalid:
-            raise UserError(*problems)
-        splits = [rows for rows, _ in checked]
-        if nothing := [rows.name for rows in splits if not len(rows)]:
-            raise UserError(*(f"{name}: no row is a conversation that can be learnt from" for name in nothing))
-        summary = {"data": read.origin, "columns": layout.description}
-        if problems:
-            counts = (
-                f"{len(table) - len(rows):,} of the {rows.name}"
-                for rows, table in zip(splits, tables.values(), strict=True)
-            )
-            summary["dropped"] = f"rows that are no proper conversation: {' and '.join(counts)}"
+        splits, dropped = usable_rows(
+            [check_rows(name, table, layout) for name, table in read.tables.items()],
+            drop_invalid=self.drop_invalid,
+            a_row="row with a conversation to learn from",
+            invalid="rows that are no proper conversation",
+            remedy=None,
+        )
+        summary = {"data": read.origin, "columns": layout.description, **dropped}
         if len(splits) == 1:
             stay, held = split_rows(len(splits[0]), self.held_out)
-            splits = [splits[0].take(stay), splits[0].take(held, "held-out rows of the training data")]
-            summary["held out"] = (
-                f"{len(held) / (len(stay) + len(held)):.1%} of the training rows, the same for every seed"
-            )
-        summary["conversations"] = f"{len(splits[0]):,} to train on, {len(splits[1]):,} to evaluate on"
-        return Chats(splits[0], splits[1], summary, read.files)
+            splits = hold_out(splits[0], held)
+            share = len(held) / (len(stay) + len(held))
+            summary["held out"] = f"{share:.1%} of the training rows, the same for every seed"
+        train, evaluate = splits
+        summary["conversations"] = counts_line(train, evaluate)
+        return Chats(train, evaluate, self, summary=summary, files=read.files, workers=self.workers)
 
 
 @dataclass(frozen=True)
-class Chats:
+class TokenizedChats(TaskData):
+    """Training and evaluation conversations as token ids."""
+
+    train: TokenizedConversations
+    evaluate: TokenizedConversations
+
+
+@dataclass(frozen=True)
+class Chats(DataRead):
     """Training and evaluation conversations, each of them proper."""
 
-    train: Rows
-    evaluate: Rows
-    summary: dict[str, str]
-    """Lines for the plan."""
-    files: tuple[Path, ...] = ()
-    """The local files that were read."""
+    train: ConversationRows
+    evaluate: ConversationRows
+    config: Conversations
+    """What was asked for."""
+
+    def tokenize(self, tokenizer: Any, model: ModelConfig, limit: int | None) -> TokenizedChats:
+        """Return the conversations as token ids, with labels on the replies.
+
+        Args:
+            tokenizer: that of the model; it gets the template of data.chat_template.
+            model: names the model, for messages.
+            limit: the most tokens that the model takes, if that is known.
+
+        Raises:
+            UserError: there is no usable chat template; conversations are too long and data.max_length does not
+                truncate them, or it leaves no reply of any.
+        """
+        template = chat_template(tokenizer, model, self.config.chat_template, self.config.loss_on)
+        max_length = self.config.max_length
+        if max_length is not None and limit is not None and max_length > limit:
+            raise UserError(
+                f"data.max_length is {max_length}, but the model takes at most {limit} tokens; give {limit} or less"
+            )
+        sources: list[TokenizedConversations] = []
+        problems: list[str] = []
+        for rows in (self.train, self.evaluate):
+            try:
+                source = tokenize(rows, template, max_length)
+            except UserError as error:
+                problems += error.problems
+                continue
+            sources.append(source)
+            full = source.tokens.full_lengths
+            if max_length is None and limit is not None and (full > limit).any():
+                problems.append(
+                    f"{rows.name}: {row_numbers(rows.rows[full > limit])} longer than the {limit} tokens that the "
+                    f"model takes (the longest has {full.max()}); truncate them with --data.max_length {limit}"
+                )
+            if not len(source):
+                problems.append(
+                    f"{rows.name}: data.max_length {max_length} truncates every conversation before its first reply; "
+                    "give more"
+                )
+        if problems:
+            raise UserError(*problems)
+        summary = {**self.summary, **describe_tokens(sources, template, max_length)}
+        train, evaluate = sources
+        return TokenizedChats(train, evaluate, self.files, self.workers, summary)
+
+
+def describe_tokens(
+    sources: Sequence[TokenizedConversations], template: ChatTemplate, max_length: int | None
+) -> dict[str, str]:
+    """Return lines for the plan on how long the conversations are, and on which tokens carry loss."""
+    full = np.concatenate([source.tokens.full_lengths for source in sources])
+    lengths = f"{np.median(full):.0f} tokens in the middle, {full.max()} at most"
+    if max_length is not None:
+        lengths += f"; {(full > max_length).sum():,} of {len(full):,} conversations truncated to {max_length}"
+        if dropped := sum(len(source.labelled) - len(source) for source in sources):
+            lengths += f", and {dropped:,} left out of which no reply is left"
+    carrying = sum(int(source.labelled.sum()) for source in sources)
+    tokens = sum(int(source.tokens.lengths.sum()) for source in sources)
+    which = "every reply" if template.loss_on == "all" else "the last reply"
+    marks = " or ".join(template.tokenizer.convert_ids_to_tokens(sources[0].ends_of_turns))
+    how = "the template's generation tags" if template.tagged else "comparing each prompt with what follows"
+    return {
+        "lengths": lengths,
+        "loss": f"{carrying:,} of {tokens:,} tokens ({carrying / tokens:.0%}): {which} up to its {marks}; "
+        f"replies found by {how}",
+    }
 
 
 def embedded() -> Splits:

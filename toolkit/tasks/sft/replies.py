@@ -1,6 +1,7 @@
-"""Replies of a chat model: batches of conversations, generation from their prompts, and what is compared of the replies."""
+"""Replies of a chat model: which samples are asked for one, how it is generated, and what is compared of it."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from toolkit.config.schema import at_least
 from toolkit.data.labels import Array
 from toolkit.data.reading import row_numbers
 from toolkit.errors import UserError
-from toolkit.losses import NOT_COUNTED
-from toolkit.task import Batch, Metric, Postprocessed
-from toolkit.tasks.sft.metrics import final_answer, final_answers
-from toolkit.tasks.sft.tokens import Prepared, TokenizedConversations
+from toolkit.metrics import Scores
+from toolkit.task import Batch, Metric, Postprocessed, TaskData
+from toolkit.tasks.sft.data import TokenizedChats
+from toolkit.tasks.sft.tokens import TokenizedConversations, reply_span
+
+DIGITS_APART = re.compile(r"(?<=\d),(?=\d{3})")
 
 
 @dataclass(frozen=True)
@@ -38,38 +41,6 @@ class GenerateConfig:
             yield from at_least(1, "generate.samples", self.samples)
         if self.final_answer is not None and not self.final_answer.strip():
             yield "generate.final_answer is blank; give what stands before a final answer, or leave it out"
-
-
-def pad_conversations(samples: list[dict[str, Any]]) -> Batch:
-    """Return int64 tensors, padded on the right: "input_ids", "labels" and "attention_mask", (samples, longest).
-
-    What stands in the padding is of no effect: no token attends to what comes after it, and it carries no loss.
-    So that the loss needs no boolean mask, for which a host would wait, the batch also has
-        "positions": the places whose next token carries loss in any sample;
-        "carrying": which of (samples x positions), flattened, carry loss;
-        "targets": the next token of each of these;
-        "prompts": how many tokens of each sample precede the reply that is asked for, 0 where none is.
-    """
-    shape = (len(samples), max(len(sample["input_ids"]) for sample in samples))
-    ids, labels = np.zeros(shape, dtype=np.int64), np.full(shape, NOT_COUNTED, dtype=np.int64)
-    mask = np.zeros(shape, dtype=np.int64)
-    for row, sample in enumerate(samples):
-        length = len(sample["input_ids"])
-        ids[row, :length], labels[row, :length], mask[row, :length] = sample["input_ids"], sample["labels"], 1
-    carries = labels[:, 1:] != NOT_COUNTED
-    positions = np.flatnonzero(carries.any(axis=0))
-    carrying = np.flatnonzero(carries[:, positions])
-    prompts = [reply_span(row)[0] if sample.get("asked") else 0 for row, sample in zip(labels, samples, strict=True)]
-    arrays = {"input_ids": ids, "labels": labels, "attention_mask": mask, "positions": positions, "carrying": carrying}
-    arrays |= {"targets": labels[:, 1:][:, positions].flatten()[carrying], "prompts": np.array(prompts, dtype=np.int64)}
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-def reply_span(labels: Array) -> tuple[int, int]:
-    """Return where the last unbroken run of labels begins and ends: the last reply of a conversation."""
-    carrying = np.flatnonzero(labels != NOT_COUNTED)
-    gaps = np.flatnonzero(np.diff(carrying) > 1)
-    return int(carrying[gaps[-1] + 1 if len(gaps) else 0]), int(carrying[-1]) + 1
 
 
 class AskedConversations:
@@ -101,49 +72,56 @@ class AskedConversations:
 
 
 class Replies:
-    """Asks a model for replies to some evaluation samples, and holds them against the replies in the data."""
+    """Asks a model for replies to some evaluation samples, and compares them with the replies in the data."""
 
-    def __init__(self, config: GenerateConfig, prepared: Prepared, tokenizer: Any, limit: int | None) -> None:
+    def __init__(self, config: GenerateConfig, chats: TokenizedChats, tokenizer: Any, limit: int | None) -> None:
         """Choose the samples.
 
-        `limit` is the longest conversation that the model takes, in tokens, if it is known.
+        `limit` is the most tokens that the model takes, if that is known.
 
         Raises:
             UserError: there is none with a whole reply, or their replies have no final answer.
         """
         self.config = config
-        self.prepared = prepared
+        self.chats = chats
         self.tokenizer = tokenizer
         self.limit = limit
-        self.stops = sorted(
-            {*prepared.train.ends_of_turns, *prepared.evaluate.ends_of_turns, tokenizer.eos_token_id} - {None}
-        )
-        self.summary: dict[str, str] = {}
+        ends = {*chats.train.ends_of_turns, *chats.evaluate.ends_of_turns, tokenizer.eos_token_id}
+        self.stops = sorted(ends - {None})
+        """The tokens that end a reply."""
         self.asked = self.choose() if config.tokens else []
-        self.source = AskedConversations(prepared.evaluate, set(self.asked))
+        """The evaluation samples that are asked for a reply."""
+
+    @property
+    def data(self) -> TaskData:
+        """The data of the task: evaluation samples know whether they are asked for a reply."""
+        asked, count = AskedConversations(self.chats.evaluate, set(self.asked)), len(self.chats.evaluate)
+        line = (
+            f"{len(self.asked):,} of {count:,} evaluation samples are asked for one of at most "
+            f"{self.config.tokens} tokens"
+        )
+        summary = {**self.chats.summary, **({"replies": line} if self.asked else {})}
+        return TaskData(self.chats.train, asked, self.chats.files, self.chats.workers, summary)
 
     def choose(self) -> list[int]:
         """Return which samples are asked for a reply."""
-        source, config = self.prepared.evaluate, self.config
-        whole = np.flatnonzero(source.whole)  # what was cut has no reply to hold another against
+        source, config = self.chats.evaluate, self.config
+        whole = np.flatnonzero(source.whole)  # a truncated one has no reply to compare with
         if not len(whole):
             raise UserError(
-                f"{source.rows.name}: data.max_length cuts every conversation, so there is no whole reply to compare with; give "
-                "more, or ask for no replies (--generate.tokens 0)"
+                f"{source.rows.name}: data.max_length truncates every conversation, so there is no whole reply to "
+                "compare with; give more, or ask for no replies (--generate.tokens 0)"
             )
         count = len(whole) if config.samples is None else min(config.samples, len(whole))
         chosen: list[int] = whole[np.linspace(0, len(whole) - 1, count).round().astype(np.int64)].tolist()
         if config.final_answer:
             missing = [number for number in chosen if config.final_answer.strip() not in self.reference(number)]
             if missing:
-                rows = source.rows.numbers[source.kept[np.array(missing)]]
                 raise UserError(
-                    f"{source.rows.name}: {row_numbers(rows)} whose last reply has no {config.final_answer!r} "
-                    "(generate.final_answer), so there is no answer to compare with; give another mark, or leave it out"
+                    f"{source.rows.name}: {row_numbers(source.row_numbers(missing))} whose last reply has no "
+                    f"{config.final_answer!r} (generate.final_answer), so there is no answer to compare with; give "
+                    "another mark, or leave it out"
                 )
-        self.summary["replies"] = (
-            f"{len(chosen):,} of {len(source):,} evaluation samples are asked for one of at most {config.tokens} tokens"
-        )
         return chosen
 
     @torch.no_grad()
@@ -195,7 +173,7 @@ class Replies:
         return text.strip()
 
     def postprocess(self, predictions: Mapping[int, str]) -> Postprocessed:
-        """Return replies beside those in the data, and the most frequent one in the training data."""
+        """Return replies with those in the data, and as baseline the most frequent one in the training data."""
         asked = [number for number in self.asked if number in predictions]
         wanted = [self.reference(number) for number in asked]
         replies = [predictions[number] for number in asked]
@@ -203,7 +181,7 @@ class Replies:
 
     def reference(self, number: int) -> str:
         """Return the last reply of an evaluation sample, as the model could emit it."""
-        sample = self.prepared.evaluate.fetch([number])[0]
+        sample = self.chats.evaluate.fetch([number])[0]
         start, end = reply_span(np.array(sample["labels"]))
         return self.decoded(sample["input_ids"][start:end])
 
@@ -212,7 +190,7 @@ class Replies:
         """A training reply with the most frequent final answer: what a model would say that reads no prompt."""
         counts: Counter[str] = Counter()
         example: dict[str, str] = {}
-        for batch in self.prepared.train.rows.batches():
+        for batch in self.chats.train.rows.batches():
             for conversation in batch:
                 reply = conversation[-1]["content"].strip()
                 if (answer := final_answer(reply, self.config.final_answer)) is not None:
@@ -222,10 +200,10 @@ class Replies:
 
     def show(self, item: int, prediction: str, reference: str) -> dict[str, Any]:
         """Return what a reader sees of a reply."""
-        source = self.prepared.evaluate
-        sample = source.fetch([self.asked[item]])[0]
+        source, number = self.chats.evaluate, self.asked[item]
+        sample = source.fetch([number])[0]
         prompt = sample["input_ids"][: reply_span(np.array(sample["labels"]))[0]]
-        row = int(source.rows.numbers[source.kept[self.asked[item]]]) + 1
+        row = int(source.row_numbers([number])[0]) + 1
         return {"row": row, "prompt": self.tokenizer.decode(prompt), "reply": prediction, "wanted": reference}
 
     @property
@@ -234,10 +212,33 @@ class Replies:
         return [partial(final_answers, mark=self.config.final_answer)] if self.config.tokens else []
 
 
-def unigram_scores(prepared: Prepared, vocabulary: int) -> dict[str, float]:
+def final_answers(predictions: Sequence[str], references: Sequence[str], mark: str | None) -> Scores:
+    """Return the share of replies whose final answer is that of the reference, to the letter."""
+    right = 0
+    for prediction, reference in zip(predictions, references, strict=True):
+        answer = final_answer(prediction, mark)
+        right += answer is not None and answer == final_answer(reference, mark)
+    return {"exact_match": right / len(references)}
+
+
+def final_answer(reply: str, mark: str | None) -> str | None:
+    """Return what is compared of a reply: all of it, or the rest of the line after the last `mark`.
+
+    After a mark 1,000 counts as 1000 and a full stop at the end for nothing, as GSM8K is scored (arXiv 2110.14168).
+    A reply without the mark has no final answer: None.
+    """
+    if mark is None:
+        return reply.strip()
+    _, found, rest = reply.rpartition(mark.strip())
+    if not found:
+        return None
+    return DIGITS_APART.sub("", rest.strip().partition("\n")[0]).strip().removesuffix(".")
+
+
+def unigram_scores(chats: TokenizedChats, vocabulary: int) -> dict[str, float]:
     """Return loss and perplexity of a model that knows how frequent each token is in replies, and nothing else."""
-    counts = prepared.train.label_counts(vocabulary) + 1
-    wanted = prepared.evaluate.label_counts(vocabulary)
+    counts = chats.train.label_counts(vocabulary) + 1
+    wanted = chats.evaluate.label_counts(vocabulary)
     loss = float(-(wanted * np.log(counts / counts.sum())).sum() / wanted.sum())
     return {"loss": loss, **perplexity(loss, 1)}
 

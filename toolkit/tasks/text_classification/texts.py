@@ -2,13 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from toolkit.data.cache import digest_of
-from toolkit.data.labelled_rows import LabelledRows
-from toolkit.data.labels import Kind
-from toolkit.data.reading import DataRead
+from toolkit.data.labelled_rows import LabelledData
 from toolkit.data.text_columns import TextColumn, length_limit, tokenize_columns
 from toolkit.data.tokenized import TokenizedDataset
 
@@ -17,14 +14,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Texts(DataRead):
+class Texts(LabelledData):
     """Training and evaluation texts with numbered labels."""
 
-    kind: Kind
-    labels: list[str]
-    """The name of each label id; empty for regression."""
-    train: LabelledRows
-    evaluate: LabelledRows
     max_length: int | None
     """What longer texts are truncated to, in tokens; None truncates nothing."""
 
@@ -36,24 +28,6 @@ class Texts(DataRead):
     def training_digest(self) -> str:
         """A hash of the training texts: the key under which a tokenizer that was trained on them can be kept."""
         return self.train.digest
-
-    @cached_property
-    def baseline(self) -> int | float | list[float]:
-        """What a model would predict that has seen labels and no text.
-
-        The most frequent label's id; for several labels the 0/1 vector of those that most texts have, or else of the
-        most frequent one; for regression the mean.
-        """
-        labels = self.train.labels
-        if self.kind == "regression":
-            return float(labels.values.mean())
-        counts = labels.counts()
-        if self.kind == "single":
-            return int(counts.argmax())
-        chosen = counts > len(labels) / 2
-        if not chosen.any():
-            chosen[counts.argmax()] = True
-        return [float(value) for value in chosen]
 
     def show(self, number: int, prediction: Any, reference: Any) -> dict[str, Any]:
         """Return what a reader sees of an evaluated text; see `Task.show`."""

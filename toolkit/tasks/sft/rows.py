@@ -5,43 +5,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from toolkit.data.cache import digest_of
 from toolkit.data.columns import find_column
-from toolkit.data.labels import Array
-from toolkit.data.reading import listed, row_numbers
+from toolkit.data.reading import Checked, TableRows, listed
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
+from toolkit.tasks.conversations.messages import (
+    Conversation,
+    UnusableRows,
+    check_order,
+    is_blank,
+    message,
+    messages_of,
+)
 
 MESSAGES_NAMES = (("messages",), ("conversations", "conversation"), ("dialog", "dialogue", "chat", "turns"))
 PROMPT_NAMES = (("prompt",), ("instruction", "instructions"), ("question", "query"), ("input", "user"))
 COMPLETION_NAMES = (("completion",), ("output", "response", "answer", "reply", "assistant"), ("target",))
 CONTEXT_NAMES = (("input", "context"),)
 SYSTEM_NAMES = (("system", "system_prompt"),)
-ROLES = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "human": "user",
-    "prompter": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "model": "assistant",
-    "bot": "assistant",
-    "chatbot": "assistant",
-}
-"""What roles are called in data, and what that is in a chat template."""
-
-Message = dict[str, str]
-Conversation = list[Message]
-
-
-class Unusable(Exception):  # noqa: N818 - a row that says why it can't be used; a message to the user is made of it
-    """Why a row is no conversation: what follows "3 rows (numbers 1, 2, 3)"."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +90,8 @@ def find_layout(existing: Sequence[str], given: Layout) -> Layout:
     """
     if given.messages is not None and (given.prompt or given.completion or given.context):
         raise UserError(
-            f"data.messages is {given.messages!r}, a column with whole conversations, and data.prompt, data.completion or "
-            "data.context is given too; give one or the other"
+            f"data.messages is {given.messages!r}, a column with whole conversations, and data.prompt, "
+            "data.completion or data.context is given too; give one or the other"
         )
     system = optional(existing, "system", given.system, SYSTEM_NAMES)
     whole = given.messages is None and not given.prompt and not given.completion
@@ -139,74 +125,12 @@ def optional(existing: Sequence[str], flag: str, given: str | None, tiers: Seque
     return find_column(existing, flag, given, tiers, "it")
 
 
-def messages_of(value: Any) -> Conversation:
-    """Return a list of {role, content}, or of {from, value}, as messages."""
-    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        raise Unusable("without a list of messages, each with a role and a content")
-    if any(entry.get("tool_calls") or entry.get("function_call") for entry in value):
-        raise Unusable("with calls of tools, which are not read")
-    return [
-        message(
-            entry.get("role") if entry.get("role") is not None else entry.get("from"),
-            entry.get("content") if entry.get("content") is not None else entry.get("value"),
-        )
-        for entry in value
-    ]
-
-
-def message(role: Any, content: Any) -> Message:
-    """Return one message; a content in parts is joined where all of them are text."""
-    known = ROLES.get(str(role).strip().lower())
-    if known is None:
-        raise Unusable(f"with the role {role!r}; known are {', '.join(ROLES)}")
-    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
-        content = "".join(str(part.get("text") or part.get("value") or "") for part in content)
-    if content is None or (isinstance(content, str) and not content.strip()):
-        raise Unusable(f"where a message of the {known} is empty")
-    if not isinstance(content, str):
-        raise Unusable(f"where a message of the {known} is no text but of type {type(content).__name__}")
-    return {"role": known, "content": content}
-
-
-def check_order(messages: Conversation) -> None:
-    """Refuse a conversation that is not user and assistant in turn, ending with the assistant; the system may begin.
-
-    Raises:
-        Unusable: it is not.
-    """
-    roles = [entry["role"] for entry in messages]
-    turns = roles[1:] if roles[:1] == ["system"] else roles
-    if "assistant" not in turns:
-        raise Unusable("without a turn of the assistant, so that there is nothing to learn")
-    if "system" in turns:
-        raise Unusable("where a system message is not the first one")
-    if turns[0] != "user":
-        raise Unusable("that the assistant begins, before any user")
-    twice = next((role for role, following in pairwise(turns) if role == following), None)
-    if twice is not None:
-        raise Unusable(f"with two turns of the {twice} in a row")
-    if turns[-1] != "assistant":
-        raise Unusable("that end with the user, so that their last turn has no reply")
-
-
-def is_blank(value: Any) -> bool:
-    """Return whether an optional column says nothing."""
-    return value is None or (isinstance(value, str) and not value.strip())
-
-
 @dataclass(frozen=True)
-class Rows:
+class ConversationRows(TableRows):
     """Rows that are conversations, for training or for evaluation."""
 
-    name: str
-    table: Any
-    """A `datasets.Dataset` of the layout's columns."""
     layout: Layout
-    numbers: Array
-    """The number that each row had in the data, counted from 0."""
-
-    def __len__(self) -> int:
-        return len(self.numbers)
+    """Which columns hold what."""
 
     def batches(self) -> Iterator[list[Conversation]]:
         """Yield all conversations, a thousand at a time."""
@@ -214,7 +138,7 @@ class Rows:
             yield [self.layout.conversation(row) for row in rows]
 
     def texts(self) -> Iterator[str]:
-        """Yield what is said in all messages, to train a tokenizer on."""
+        """Yield the content of all messages, to train a tokenizer on."""
         for batch in self.batches():
             for conversation in batch:
                 yield from (entry["content"] for entry in conversation)
@@ -227,10 +151,6 @@ class Rows:
             state.update(json.dumps(batch).encode())
         return digest_of(len(self), state.hexdigest())
 
-    def take(self, rows: Array, name: str | None = None) -> "Rows":
-        """Return these rows, in this order."""
-        return Rows(name or self.name, self.table.select(rows), self.layout, self.numbers[rows])
-
 
 def raw_rows(table: Any) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows of a `datasets.Dataset`, a thousand at a time."""
@@ -238,22 +158,14 @@ def raw_rows(table: Any) -> Iterator[list[dict[str, Any]]]:
         yield batch.to_pylist()
 
 
-def check_rows(name: str, table: Any, layout: Layout) -> tuple[Rows, list[str]]:
-    """Return the rows that are conversations, and what is wrong with the others, a sentence for each kind."""
+def check_rows(name: str, table: Any, layout: Layout) -> Checked[ConversationRows]:
+    """Return the rows that are conversations, and what is wrong with the others, a sentence for each reason."""
     missing = [column for column in layout.columns if column not in table.column_names]
     if missing:
         raise UserError(f"{name}: there is no column {listed(missing)}, which the training data has")
     table = table.select_columns(layout.columns)
-    wrong: dict[str, list[int]] = {}
-    row = 0
-    for batch in raw_rows(table):
-        for entry in batch:
-            try:
-                layout.conversation(entry)
-            except Unusable as problem:
-                wrong.setdefault(str(problem), []).append(row)
-            row += 1
-    bad = np.array(sorted(number for numbers in wrong.values() for number in numbers), dtype=np.int64)
-    numbers = np.setdiff1d(np.arange(row, dtype=np.int64), bad, assume_unique=True)
-    rows = Rows(name, table.select(numbers) if len(bad) else table, layout, numbers)
-    return rows, [f"{name}: {row_numbers(np.array(found))} {problem}" for problem, found in wrong.items()]
+    unusable = UnusableRows()
+    for row, entry in enumerate(entry for batch in raw_rows(table) for entry in batch):
+        with unusable.noted(row):
+            layout.conversation(entry)
+    return unusable.without(ConversationRows(name, table, np.arange(len(table)), layout))

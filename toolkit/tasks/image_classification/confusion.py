@@ -1,4 +1,4 @@
-"""Which class is taken for which: the confusion matrix of an evaluation, and what the saved model's folder says of it."""
+"""Which class is taken for which: the confusion matrix of an evaluation, also in the folder of the saved model."""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence

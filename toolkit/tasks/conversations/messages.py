@@ -1,0 +1,119 @@
+"""Messages of a conversation, as they come in data and as a chat template takes them; and rows that are none."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+
+from toolkit.data.labels import Array
+from toolkit.data.reading import Checked, TableRows, row_numbers
+
+ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "human": "user",
+    "prompter": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+    "chatbot": "assistant",
+}
+"""The names of roles in data, and the role of a chat template that each stands for."""
+
+Message = dict[str, str]
+Conversation = list[Message]
+AnyTable = TypeVar("AnyTable", bound=TableRows)
+
+
+class Unusable(Exception):  # noqa: N818 - no error, but the reason for one that names all such rows
+    """Why a row can't be used: what follows "3 rows (numbers 1, 2, 3)"."""
+
+
+class UnusableRows:
+    """The rows of a table that can't be used, by the reason."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[int]] = {}
+
+    def add(self, row: int, reason: str) -> None:
+        """Note that a row can't be used."""
+        self.rows.setdefault(reason, []).append(row)
+
+    @contextmanager
+    def noted(self, row: int) -> Iterator[None]:
+        """Note a row for which this block raises `Unusable`, and go on after the block."""
+        try:
+            yield
+        except Unusable as reason:
+            self.add(row, str(reason))
+
+    def problems(self, name: str, numbers: Array) -> list[str]:
+        """Return a sentence for each reason; `numbers` are those of all rows in the data."""
+        return [f"{name}: {row_numbers(numbers[rows])} {reason}" for reason, rows in self.rows.items()]
+
+    def without(self, whole: AnyTable) -> Checked[AnyTable]:
+        """Return the other rows of a whole table as checked."""
+        unusable = [row for rows in self.rows.values() for row in rows]
+        rest = whole.take(np.delete(np.arange(len(whole)), unusable)) if unusable else whole
+        return Checked(rest, self.problems(whole.name, whole.rows), len(unusable))
+
+
+def messages_of(value: Any) -> Conversation:
+    """Return a list of {role, content}, or of {from, value}, as messages."""
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        raise Unusable("without a list of messages, each with a role and a content")
+    if any(entry.get("tool_calls") or entry.get("function_call") for entry in value):
+        raise Unusable("with calls of tools, which are not read")
+    return [
+        message(
+            entry.get("role") if entry.get("role") is not None else entry.get("from"),
+            entry.get("content") if entry.get("content") is not None else entry.get("value"),
+        )
+        for entry in value
+    ]
+
+
+def message(role: Any, content: Any) -> Message:
+    """Return one message; a content in parts is joined where all of them are text."""
+    known = ROLES.get(str(role).strip().lower())
+    if known is None:
+        raise Unusable(f"with the role {role!r}; known are {', '.join(ROLES)}")
+    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+        content = "".join(str(part.get("text") or part.get("value") or "") for part in content)
+    if content is None or (isinstance(content, str) and not content.strip()):
+        raise Unusable(f"where a message of the {known} is empty")
+    if not isinstance(content, str):
+        raise Unusable(f"where a message of the {known} is no text but of type {type(content).__name__}")
+    return {"role": known, "content": content}
+
+
+def check_order(messages: Conversation) -> None:
+    """Refuse a conversation in which user and assistant do not take turns up to a last one of the assistant.
+
+    A system message may come first.
+
+    Raises:
+        Unusable: it is not.
+    """
+    roles = [entry["role"] for entry in messages]
+    turns = roles[1:] if roles[:1] == ["system"] else roles
+    if "assistant" not in turns:
+        raise Unusable("without a turn of the assistant, so that there is nothing to learn")
+    if "system" in turns:
+        raise Unusable("where a system message is not the first one")
+    if turns[0] != "user":
+        raise Unusable("that the assistant begins, before any user")
+    twice = next((role for role, following in pairwise(turns) if role == following), None)
+    if twice is not None:
+        raise Unusable(f"with two turns of the {twice} in a row")
+    if turns[-1] != "assistant":
+        raise Unusable("that end with the user, so that their last turn has no reply")
+
+
+def is_blank(value: Any) -> bool:
+    """Return whether the cell of an optional column is empty."""
+    return value is None or (isinstance(value, str) and not value.strip())
