@@ -52,7 +52,8 @@ class Numbers:
 
 def mended_loader(processes: int) -> DataLoader[Numbered]:
     """Return a loader that gives every process the same number of batches, and every sentence once."""
-    return DataLoader(Numbers(), batch_sampler=WholeNumberOfBatches(processes), collate_fn=list)  # type: ignore[arg-type]
+    batches = WholeNumberOfBatches(processes)
+    return DataLoader(Numbers(), batch_sampler=batches, collate_fn=list)  # type: ignore[arg-type]
 
 
 def one_epoch(mended: bool) -> tuple[list[int], dict[str, Tensor]]:

@@ -62,7 +62,8 @@ def test_a_reader_is_shown_the_same_samples(layouts: Layouts, name: str) -> None
 
 @pytest.fixture(scope="module", params=RECIPES)
 def stopped_and_not(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
-    """The folders of two runs of a recipe: one that nothing happened to, one that was stopped after three steps and went on."""
+    """The folders of two runs of a recipe: one that nothing happened to, one that was stopped after three steps and
+    went on."""
     folder = tmp_path_factory.mktemp(request.param)
     recipe = load_recipe(request.param)
     words = [*small_arguments(request.param, folder / "data"), "--threads", "1", "--batch.micro", str(MICRO)]

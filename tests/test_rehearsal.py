@@ -1,4 +1,5 @@
-"""What would fail at the end of a run is told before its first step; what fails there all the same is done again alone."""
+"""What would fail at the end of a run is told before its first step; what fails there all the same is done again
+alone."""
 
 import errno
 import json
@@ -39,19 +40,24 @@ def half_written(module: torch.nn.Module, folder: Path, results: Mapping[str, An
     raise ValueError("GenerationConfig is invalid:\n`temperature` is set")
 
 
+EVALUATE = "to evaluate the model failed"
 ENDS = {
-    "the export": (with_task(export=half_written), "to save the model failed: ValueError: GenerationConfig is invalid:"),
+    "the export": (with_task(export=half_written), "save the model failed: ValueError: GenerationConfig is invalid:"),
     "the disk": (with_task(export=failing(OSError(errno.EROFS, "read-only"))), "can't be written"),
-    "a metric": (with_task(metrics=[failing(KeyError("f1"))]), "to evaluate the model failed: KeyError: 'f1' (test_rehearsal"),
-    "a prediction": (with_task(predict=failing(IndexError("index 3"))), "to evaluate the model failed: IndexError: index 3"),
-    "references": (with_task(references=lambda batch: batch["no such"]), "to evaluate the model failed: KeyError: 'no such'"),
+    "a metric": (with_task(metrics=[failing(KeyError("f1"))]), f"{EVALUATE}: KeyError: 'f1' (test_rehearsal"),
+    "a prediction": (with_task(predict=failing(IndexError("index 3"))), f"{EVALUATE}: IndexError: index 3"),
+    "references": (with_task(references=lambda batch: batch["no such"]), f"{EVALUATE}: KeyError: 'no such'"),
     "predictions put together": (with_task(postprocess=failing(ValueError("windows"))), "failed: ValueError: windows"),
-    "what is shown": (with_task(show=lambda *sample: {"text": {1, 2}}), "to evaluate the model failed: AttributeError"),
+    "what is shown": (with_task(show=lambda *sample: {"text": {1, 2}}), f"{EVALUATE}: AttributeError"),
     "what follows from the loss": (with_task(from_loss=failing(OverflowError("math"))), "failed: OverflowError: math"),
-    "the baseline": (with_task(baseline_scores=failing(ZeroDivisionError())), "failed: ZeroDivisionError (test_rehearsal"),
+    "the baseline": (
+        with_task(baseline_scores=failing(ZeroDivisionError())),
+        "failed: ZeroDivisionError (test_rehearsal",
+    ),
     "scores": (with_task(show=lambda *sample: {}, scores=failing(TypeError("logits"))), "failed: TypeError: logits"),
     "details": (
-        with_task(postprocess=lambda found: Postprocessed([1], [1], details={"matrix": torch.ones(2)})), "failed: TypeError: Object of type Tensor"
+        with_task(postprocess=lambda found: Postprocessed([1], [1], details={"matrix": torch.ones(2)})),
+        "failed: TypeError: Object of type Tensor",
     ),
 }  # fmt: skip
 
@@ -148,7 +154,7 @@ def test_what_fails_in_one_of_two_processes_is_told_once(tmp_path: Path) -> None
     flags = ["--model.flaw", "metric", "--threads", "1", "--rehearse", "true"]
     done = launch(TINY, "--output", str(tmp_path / "run"), *flags)
     at_once = done.stderr.partition("Traceback (most recent call last):")[0]
-    assert at_once.count("to evaluate the model failed: KeyError") == 1
+    assert at_once.count(f"{EVALUATE}: KeyError") == 1
     assert "process 1:" not in at_once
 
 

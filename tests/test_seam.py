@@ -1,4 +1,5 @@
-"""What a task can say beyond a loss per sample: global-batch losses, random transforms, predictions that are finished later."""
+"""What a task can say beyond a loss per sample: global-batch losses, random transforms, predictions that are finished
+later."""
 
 import json
 from collections import Counter

@@ -232,8 +232,8 @@ def main() -> None:
     print(f"# Machines that fail, leave and come, under an elastic launch\n\n{machine()}\n")
     print(
         f"`torchrun --nnodes 1:3 --max-restarts 3 --rdzv-backend c10d`, {STEPS} steps, a checkpoint every 10; "
-        f"timeout.silence {SILENCE} s (60 by default), timeout.rendezvous {MEETING} s (60), last_call_timeout 5 s (30). "
-        f"Machines are network namespaces.\n"
+        f"timeout.silence {SILENCE} s (60 by default), timeout.rendezvous {MEETING} s (60), "
+        f"last_call_timeout 5 s (30). Machines are network namespaces.\n"
     )
     names = [
         "what happens",

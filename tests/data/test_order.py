@@ -1,4 +1,5 @@
-"""The order is a pure function: a permutation in each epoch, even over seeds, and the same from wherever it is entered."""
+"""The order is a pure function: a permutation in each epoch, even over seeds, and the same from wherever it is
+entered."""
 
 from collections import Counter
 from itertools import permutations

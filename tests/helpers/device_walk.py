@@ -66,7 +66,8 @@ ENVIRONMENT = {
     "sharded": SHARDED,
     "offloaded": {**SHARDED, "FSDP_OFFLOAD_PARAMS": "true"},
 }
-# Beside cpu and whole, which are those of every recipe: one that generates, one with a global-batch loss, one with two models.
+# Beside cpu and whole, which are those of every recipe: one that generates, one with a global-batch loss, one with two
+# models.
 MORE = {"chat": ("sharded",), "classify": ("offloaded",), "embed": ("sharded",), "prefer": ("offloaded",)}
 KINDS = {
     "encoder": ("AutoModelForSequenceClassification", lambda model, batch: logits_of(model, batch).square().sum()),

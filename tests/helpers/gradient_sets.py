@@ -1,6 +1,7 @@
 """Counts the bytes of gradients that a step sends, with DDP and with FSDP2, by one and by four micro-batches.
 
-As a script it forks the processes, two at a time, and writes down in the file that it is given what their communication hooks saw.
+As a script it forks the processes, two at a time, and writes down in the file that it is given what their communication
+hooks saw.
 """
 
 import gc

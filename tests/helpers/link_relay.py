@@ -2,8 +2,8 @@
 
     python link_relay.py NEAR FAR SECONDS
 
-The devices exist and carry virtio headers, so that segments of up to 64 KB that the kernel has not cut yet pass whole: that is
-what lets a Python process keep up with a fast link.
+The devices exist and carry virtio headers, so that segments of up to 64 KB that the kernel has not cut yet pass whole:
+that is what lets a Python process keep up with a fast link.
 """
 
 import fcntl

@@ -1,14 +1,16 @@
-"""Several machines on one: each a network namespace with a cable to a common switch, shaped, delayed, cut or killed at will.
+"""Several machines on one: each a network namespace with a cable to a common switch, shaped, delayed, cut or killed at
+will.
 
     with machines(2) as network:
         process = network.start(0, ["accelerate", "launch", ...], SOME_VARIABLE="1")
         network.shape(1, rate="100mbit", delay=0.020)
         network.cut(1)
 
-It needs root, Linux with network namespaces, and Debian's packages iproute2 and util-linux: `possible` says what is missing.
+It needs root, Linux with network namespaces, and Debian's packages iproute2 and util-linux: `possible` says what is
+missing.
 
-Each machine has an address of its own (10.77.0.1 and on), a host name (machine-0 and on) that all of them resolve, and a
-working folder. Disks, process numbers and cores are those of the real machine. The switch is a namespace too, so that
+Each machine has an address of its own (10.77.0.1 and on), a host name (machine-0 and on) that all of them resolve, and
+a working folder. Disks, process numbers and cores are those of the real machine. The switch is a namespace too, so that
 nothing is changed in the real network, and everything is gone with the namespaces.
 """
 
@@ -53,7 +55,8 @@ class Process(subprocess.Popen[bytes]):
         with self.output_file.open("wb") as output, self.errors_file.open("wb") as errors:
             # A session of its own: Ctrl-C in the tests' terminal ends it by way of the clean-up alone.
             super().__init__(
-                command, stdout=output, stderr=errors, cwd=cwd, env=environment, start_new_session=True, stdin=subprocess.DEVNULL
+                command, stdout=output, stderr=errors, stdin=subprocess.DEVNULL,
+                cwd=cwd, env=environment, start_new_session=True,
             )  # fmt: skip
 
         self.kept: dict[Path, str] = {}
@@ -115,7 +118,8 @@ class Network:
         return f"machine-{machine}"
 
     def work_folder(self, machine: int) -> Path:
-        """Return the folder in which the processes of a machine start; the others see it, since all have the same disk."""
+        """Return the folder in which the processes of a machine start; the others see it, since all have the same
+        disk."""
         return self.folder / self.host(machine)
 
     def start(
@@ -141,7 +145,8 @@ class Network:
     def start_all(
         self, script: Path, *arguments: str | Path, processes: int = 1, file: Path = FILE, **environment: str
     ) -> list[Process]:
-        """Start a script on all machines by `accelerate launch`, as the launch file says, with so many processes on each."""
+        """Start a script on all machines by `accelerate launch`, as the launch file says, with so many processes on
+        each."""
         total = ["--num_machines", str(self.size), "--num_processes", str(self.size * processes)]
         shared = ["accelerate", "launch", "--config_file", str(file), *total]
         shared += ["--main_process_ip", self.address(0), "--main_process_port", PORT]
@@ -161,7 +166,8 @@ class Network:
             tool("tc", "-n", name, "qdisc", "replace", "dev", device, "root", *(limit if rate else ["noqueue"]))
 
     def delay(self, machine: int, seconds: float) -> None:
-        """Put a relay that holds every frame for so long between the port of a machine and the switch, or take it out."""
+        """Put a relay that holds every frame for so long between the port of a machine and the switch, or take it
+        out."""
         port, near, far, loop = (f"{word}{machine}" for word in ("port", "near", "far", "loop"))
         if machine in self.relays:
             ip("-n", self.switch, "link", "set", port, "master", "switch")
@@ -206,7 +212,8 @@ class Network:
         return processes_of(self.names[machine])
 
     def bytes_sent(self, machine: int) -> int:
-        """Return what a machine has sent so far, as `ip -s link` counts it: a segment of up to 64 KB has one header there."""
+        """Return what a machine has sent so far, as `ip -s link` counts it: a segment of up to 64 KB has one header
+        there."""
         said = ip("-n", self.names[machine], "-s", "-json", "link", "show", INTERFACE)
         device: dict[str, Any] = json.loads(said)[0]
         return int(device["stats64"]["tx"]["bytes"])

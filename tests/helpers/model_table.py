@@ -509,13 +509,13 @@ python tests/helpers/model_table.py > docs/models.md
 
 {pairs} pairs of {kinds} architectures and the ten recipes. Each model is tiny, with new weights, and is saved and read
 back as a user's folder; then the recipe trains it for one step, evaluates it, saves it, and the saved folder is loaded
-again. {trained} of the pairs train, {refused} are refused before anything is trained, by the sentence that stands here.
-`python -m pytest tests/models/test_model_table.py` holds all of it, and runs the same pairs on two processes: with the loss,
+again. {trained} of the pairs train, {refused} are refused before anything is trained, by the sentence here.
+`python -m pytest tests/models/test_model_table.py` holds it, and runs the same pairs on two processes: with the loss,
 gradient norm and metrics of one, to rounding, unless the page says what they depend on. An architecture that does not
 stand here may train as well; none is named anywhere else in this documentation.
 
-**Unused.** A task may leave a part of a model without a gradient: a pooler, the token that stands for a mask, a table of
-positions that is computed and not learnt. Such parameters are frozen before the first step, in all processes alike, and
+**Unused.** A task may leave a part of a model without a gradient: a pooler, the token that stands for a mask, a table
+of positions that is computed and not learnt. Such parameters are frozen before the first step, in all processes alike, and
 named in the plan (`frozen`). What somebody must have meant to train is refused instead: parameters of a network of your
 own, a head, some layers of a stack, or more than half of a model.
 

@@ -90,7 +90,8 @@ def run_all(output: Path, data: Path, micro_batches: list[int | None], names: li
         runtime = runtime or start_runtime(config)
         for micro in micro_batches:
             cut = replace(config, batch=replace(config.batch, micro=micro))
-            training = prepare(runtime.together(lambda recipe=recipe, cut=cut: recipe.task(cut)), cut, runtime)  # type: ignore[misc]
+            task = runtime.together(lambda recipe=recipe, cut=cut: recipe.task(cut))  # type: ignore[misc]
+            training = prepare(task, cut, runtime)
             training.output.rows = []
             last = train(training)
             module = runtime.accelerator.unwrap_model(training.model)

@@ -1,4 +1,5 @@
-"""What tests of stopping and going on share: a tiny run in this process that something happens to, and what it came to."""
+"""What tests of stopping and going on share: a tiny run in this process that something happens to, and what it came
+to."""
 
 import errno
 import json

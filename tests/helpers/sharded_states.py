@@ -1,7 +1,8 @@
-"""A small model and its optimizer, spread over four processes in several ways; each way writes, and reads what the others wrote.
+"""A small model and its optimizer, spread over four processes in several ways; each way writes, and reads what the
+others wrote.
 
-As a script it forks these processes and writes down in outcome.json what came of it. Their values are known beforehand, so
-that whatever is read is held against what torch itself makes of them.
+As a script it forks these processes and writes down in outcome.json what came of it. Their values are known beforehand,
+so that whatever is read is held against what torch itself makes of them.
 """
 
 import errno
@@ -49,7 +50,8 @@ KEYS = ("exp_avg", "exp_avg_sq")
 
 
 class Small(torch.nn.Module):
-    """Sizes that no number of processes divides, a part for which there are fewer rows than processes, and a tied weight."""
+    """Sizes that no number of processes divides, a part for which there are fewer rows than processes, and a tied
+    weight."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -349,7 +351,8 @@ def training(runtime: Runtime) -> dict[str, bool]:
 
 
 def averages(runtime: Runtime) -> list[float]:
-    """Return the running averages of all processes where each has taken other samples into its own, before an evaluation."""
+    """Return the running averages of all processes where each has taken other samples into its own, before an
+    evaluation."""
     model = torch.nn.BatchNorm1d(2)
     assert model.running_mean is not None
     model.running_mean.fill_(5.0 + runtime.rank)

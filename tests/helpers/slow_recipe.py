@@ -1,4 +1,5 @@
-"""A recipe that gets into trouble where it is told to, so that a test knows what each process is doing when it interferes.
+"""A recipe that gets into trouble where it is told to, so that a test knows what each process is doing when it
+interferes.
 
 A process that comes to the place of the trouble says so with a file, and holds there until another file lets it go, or
 fails. It does so once: the same command goes on without the trouble.

@@ -1,4 +1,5 @@
-"""A small run of the recipe that teaches a model to reply: what it takes, as files and flags; and a small model for it."""
+"""A small run of the recipe that teaches a model to reply: what it takes, as files and flags; and a small model for
+it."""
 
 import json
 import random
@@ -46,7 +47,8 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def arguments(folder: Path) -> list[str]:
-    """Write 37 training and 11 evaluation conversations and return the flags of a run of 6 steps; seven are asked for a reply."""
+    """Write 37 training and 11 evaluation conversations and return the flags of a run of 6 steps; seven are asked for a
+    reply."""
     train = write_rows(folder / "train.jsonl", conversations(37, 0))
     held_out = write_rows(folder / "eval.jsonl", conversations(11, 1))
     flags = "--model.dtype float64 --epochs null --steps 6 --batch.size 8 --batch.eval 4 --evaluate.every 3"

@@ -1,7 +1,8 @@
 """Runs in processes of their own that are stopped, killed or frozen at a known place, and started again.
 
-A `Job` is a run folder with the command that works on it. Each `Start` of it can get into a trouble (`slow_recipe.py`), at
-which its processes wait until they are let go: what is done to them meanwhile is done at that place, on a busy machine too.
+A `Job` is a run folder with the command that works on it. Each `Start` of it can get into a trouble (`slow_recipe.py`),
+at which its processes wait until they are let go: what is done to them meanwhile is done at that place, on a busy
+machine too.
 """
 
 import json
@@ -251,7 +252,8 @@ class Start:
     def heard(self, *ranks: int) -> None:
         """Wait until these processes know that they were asked to stop."""
         for rank in ranks:
-            self.until(lambda rank=rank: self.told("heard", rank) != "", f"process {rank} to hear")  # type: ignore[misc]
+            what = f"process {rank} to hear"
+            self.until(lambda rank=rank: self.told("heard", rank) != "", what)  # type: ignore[misc]
 
     def go(self) -> None:
         """Let those go that wait at the place of the trouble."""

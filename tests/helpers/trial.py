@@ -81,7 +81,8 @@ def run_here(
     """Run a recipe in this process, as the only one; its folder is `named` by --output unless the arguments do that."""
     from accelerate.state import AcceleratorState, GradientState
 
-    # A run collects garbage when it ends: half a second where every library is loaded, unless what is there now is left out.
+    # A run collects garbage when it ends: half a second where every library is loaded, unless what is there now is left
+    # out.
     gc.freeze()
     # They outlive a run: without this the second one would keep the precision of the first.
     AcceleratorState._reset_state(reset_partial_state=True)

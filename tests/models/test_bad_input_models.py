@@ -217,7 +217,8 @@ def test_regression_head_is_replaced_for_classes(classify: Classify, tmp_path: P
 
 def test_evaluation_without_a_saved_model(classify: Classify, tmp_path: Path) -> None:
     classify("--evaluate.only", model=None).refused(
-        f"evaluate.only finds no run in {tmp_path / 'run'}, and no model is named; name a run folder with --output, or a model"
+        f"evaluate.only finds no run in {tmp_path / 'run'}, and no model is named; name a run folder with "
+        "--output, or a model"
     )
 
 

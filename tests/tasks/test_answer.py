@@ -381,7 +381,8 @@ def test_the_best_span_of_all_windows_is_the_answer(tmp_path: Path, tokens: Any)
     assert answers[several] == context[begin:end]
     assert begin > 20
     assert [answers[number] for number in range(len(answers)) if number != several] == ["The"] * (len(answers) - 1)
-    # Where answers may be missing: -8 beats -9, but by less than 2; "no answer" is as likely as in its unlikeliest window.
+    # Where answers may be missing: -8 beats -9, but by less than 2; "no answer" is as likely as in its unlikeliest
+    # window.
     answers, places, *_ = best_answers(windows, predictions, missing=True, margin=0.0)
     assert [number for number, text in enumerate(answers) if text] == [several]
     assert places[several - 1].tolist() == [-1, -1]

@@ -30,7 +30,8 @@ LLAMA_3 = (
 )
 # The role is called otherwise, the system message goes into the first turn, and what is said is stripped.
 GEMMA = (
-    "{{ bos_token }}{% if messages[0].role == 'system' %}{% set first = messages[0].content + '\n\n' %}{% set turns = messages[1:] %}"
+    "{{ bos_token }}{% if messages[0].role == 'system' %}{% set first = messages[0].content + '\n\n' %}"
+    "{% set turns = messages[1:] %}"
     "{% else %}{% set first = '' %}{% set turns = messages %}{% endif %}"
     "{% for message in turns %}{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('Roles must alternate') }}{% endif %}"
@@ -41,7 +42,8 @@ GEMMA = (
 # Tags that leave out the mark that ends the turn, as many published templates do.
 TAGGED = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{% if message.role == 'assistant' %}"
-    "{% generation %}{{ message.content }}{% endgeneration %}{% else %}{{ message.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% generation %}{{ message.content }}{% endgeneration %}{% else %}{{ message.content }}{% endif %}"
+    "<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 # What the assistant thought is shown in the last turn alone.
@@ -141,7 +143,8 @@ def test_the_embedded_template_with_its_own_tokenizer(tmp_path: Path) -> None:
 def test_a_token_across_the_beginning_of_a_reply_carries_loss(tmp_path: Path) -> None:
     """Here the prompt ends with a blank that the tokenizer joins to the first word of the reply."""
     template = (
-        "{% for message in messages %}{% if message.role == 'user' %}{{ message.content }}? {% else %}{{ message.content }}"
+        "{% for message in messages %}{% if message.role == 'user' %}{{ message.content }}? {% else %}"
+        "{{ message.content }}"
         "</s>{% endif %}{% endfor %}"
     )
     tokens = chat_tokenizer(template, "</s>")

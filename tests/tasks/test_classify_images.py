@@ -1,4 +1,5 @@
-"""The image recipe: images of every kind and every defect, folders and tables, augmentation, and the model that is saved."""
+"""The image recipe: images of every kind and every defect, folders and tables, augmentation, and the model that is
+saved."""
 
 import csv
 import io
@@ -278,7 +279,8 @@ def test_everything_that_is_wrong_with_the_images_of_a_table_is_told_at_once(tmp
     flags = ["--data.train", str(table), "--data.max_pixels", "30000", "--data.size", "8"]
     told = run(tmp_path / "run", *flags).refused(
         "is broken", "row 3 (", "cut.jpg", "in no format", "row 4 (", "does not exist", "row 5 (", "gone.png", "row 6",
-        "more than 30,000 pixels (data.max_pixels): row 7 (", "200 x 200", "no label in column 'label' in 1 row (number 1,",
+        "more than 30,000 pixels (data.max_pixels): row 7 (", "200 x 200",
+        "no label in column 'label' in 1 row (number 1,",
     )  # fmt: skip
     assert told.errors.count("  - ") == 6
     images = read(train=str(table), max_pixels=30000, drop_invalid=True)

@@ -1,4 +1,5 @@
-"""Direct preference optimisation: the loss by its formula, the reference that stays what it was, and what pairs may look like."""
+"""Direct preference optimisation: the loss by its formula, the reference that stays what it was, and what pairs may
+look like."""
 
 import copy
 import importlib.util
@@ -276,13 +277,20 @@ USER, GOOD, BAD = (
 )
 SYSTEM = {"role": "system", "content": "be brief"}
 LAYOUTS = {
-    "texts": ({"prompt": "<user>say red<end><assistant>", "chosen": "red", "rejected": "blue"}, "red<end>", "blue<end>"),
+    "texts": (
+        {"prompt": "<user>say red<end><assistant>", "chosen": "red", "rejected": "blue"}, "red<end>", "blue<end>"
+    ),
     "whole": ({"chosen": "say it: red", "rejected": "say it: blue"}, " red<end>", " blue<end>"),
     "inside": ({"chosen": [USER, GOOD], "rejected": [USER, BAD]}, "red<end>", "blue<end>"),
-    "repeated": ({"prompt": "say red", "chosen": [SYSTEM, USER, GOOD], "rejected": [SYSTEM, USER, BAD]}, "red<end>", "blue<end>"),
+    "repeated": (
+        {"prompt": "say red", "chosen": [SYSTEM, USER, GOOD], "rejected": [SYSTEM, USER, BAD]}, "red<end>", "blue<end>"
+    ),
     "beside": ({"prompt": [USER], "chosen": [GOOD], "rejected": [BAD]}, "red<end>", "blue<end>"),
     "other roles": (
-        {side: [{"from": "human", "value": "say red"}, {"from": "gpt", "value": text}] for side, text in (("chosen", "red"), ("rejected", "blue"))},
+        {
+            side: [{"from": "human", "value": "say red"}, {"from": "gpt", "value": text}]
+            for side, text in (("chosen", "red"), ("rejected", "blue"))
+        },
         "red<end>", "blue<end>",
     ),
     "text beside": ({"prompt": "say red", "chosen": [GOOD], "rejected": [BAD]}, "red<end>", "blue<end>"),

@@ -1,4 +1,5 @@
-"""`toolkit compare A B`: the step at which two runs diverge, whatever the reason, and that rounding is no divergence."""
+"""`toolkit compare A B`: the step at which two runs diverge, whatever the reason, and that rounding is no
+divergence."""
 
 import json
 import shutil
