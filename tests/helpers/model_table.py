@@ -514,10 +514,10 @@ again. {trained} of the pairs train, {refused} are refused before anything is tr
 gradient norm and metrics of one, to rounding, unless the page says what they depend on. An architecture that does not
 stand here may train as well; none is named anywhere else in this documentation.
 
-**Unused.** A task may leave a part of a model without a gradient: a pooler, the token that stands for a mask, a table
-of positions that is computed and not learnt. Such parameters are frozen before the first step, in all processes alike, and
-named in the plan (`frozen`). What somebody must have meant to train is refused instead: parameters of a network of your
-own, a head, some layers of a stack, or more than half of a model.
+**Unused.** A task may leave a part of a model without a gradient: a pooler, the token that stands for a mask, a
+table of positions that is computed and not learnt. Such parameters are frozen before the first step, in all
+processes alike, and named in the plan (`frozen`). What somebody must have meant to train is refused instead:
+parameters of a network of your own, a head, some layers of a stack, or more than half of a model.
 
 | architecture | recipe | what becomes of it |
 | --- | --- | --- |
