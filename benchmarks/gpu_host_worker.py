@@ -22,13 +22,13 @@ from toolkit.checkpoint.writer import Saver
 from toolkit.config.schema import CheckpointConfig
 from toolkit.distributed.counts import count_micro_batches
 from toolkit.distributed.runtime import Runtime
-from toolkit.distributed.start import start_runtime
+from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import USER_CAN_FIX, UserError
 from toolkit.loop import global_batches, train_step
 from toolkit.output.ledger import Ledger, read_ledger
 from toolkit.output.run_folder import RunFolder
-from toolkit.plan import state_bytes
 from toolkit.prepare import prepare
+from toolkit.printed_plan import state_bytes
 from toolkit.run import run
 
 CONFIG = Config(batch=BatchConfig(size=8, micro=3), steps=6, epochs=None)

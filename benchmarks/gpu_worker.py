@@ -19,7 +19,7 @@ from toolkit import BatchConfig, Config, OptimConfig, Task, TaskData
 from toolkit.checkpoint.sharded import whole_weights
 from toolkit.distributed.counts import Counts, count_micro_batches
 from toolkit.distributed.runtime import Runtime
-from toolkit.distributed.start import start_runtime
+from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import USER_CAN_FIX, UserError
 from toolkit.loop import global_batches, train_step
 from toolkit.losses import NOT_COUNTED, causal_logits, counted, summed_cross_entropy

@@ -15,7 +15,7 @@ from launching import ROOT
 
 from toolkit.config.schema import Config
 from toolkit.distributed.launch import launch_of
-from toolkit.distributed.start import start_runtime
+from toolkit.distributed.start_runtime import start_runtime
 
 
 @pytest.fixture

@@ -12,16 +12,16 @@ ORDER = """
     cli
     notebook
     verify
-    command
+    recipe_command
     run
-    claim record evaluate_only
+    run_folder_claim run_record evaluate_only
     loop
     prepare
     rehearsal
-    plan
-    evaluation scoring
+    printed_plan
+    evaluation evaluation_scores
     grad_cache
-    train_state step_log
+    train_state step_log best_evaluation
     tasks
     checkpoint
     optimizer schedules
@@ -41,12 +41,12 @@ QUICK = (
         "toolkit.config.",
         "toolkit.errors",
         "toolkit.environment",
-        "toolkit.command",
+        "toolkit.recipe_command",
         "toolkit.randomness",
     ),
     *("toolkit.signals", "toolkit.schedules", "toolkit.output.pipes"),
-    *(f"toolkit.data.{name}" for name in ("cache", "columns", "held_out", "order", "split")),
-    *(f"toolkit.distributed.{name}" for name in ("memory", "outcome", "phase")),
+    *(f"toolkit.data.{name}" for name in ("cache", "columns", "held_out", "order", "micro_batches")),
+    *(f"toolkit.distributed.{name}" for name in ("memory", "shared_outcome", "phase")),
 )
 HEAVY = {"torch", "transformers", "datasets", "accelerate", "evaluate", "sklearn", "scipy", "pandas", "pyarrow"}
 

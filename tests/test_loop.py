@@ -19,7 +19,7 @@ from toolkit.config.schema import BatchConfig, OptimConfig
 from toolkit.data.order import ShuffledOrder, fingerprint
 from toolkit.distributed.counts import Counts
 from toolkit.distributed.phase import PhaseTracker
-from toolkit.distributed.start import start_runtime
+from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import UserError
 from toolkit.loop import train
 from toolkit.optimizer import begin_averages, build_optimizer

@@ -8,6 +8,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, r2_score
 
 from toolkit.errors import UserError
+from toolkit.evaluation_scores import joined, scores_of
 from toolkit.metrics import (
     accuracy,
     class_metrics,
@@ -19,7 +20,6 @@ from toolkit.metrics import (
     regression_errors,
     two_classes,
 )
-from toolkit.scoring import joined, scores_of
 from toolkit.task import Metric
 
 RANDOM = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from resuming import Build, run
 from tiny_recipe import task
 from trial import run_here
 
-from toolkit.plan import worse_than
+from toolkit.printed_plan import worse_than
 
 REHEARSED = ("--rehearse", "true")
 

@@ -19,7 +19,7 @@ from trial import run_here
 
 from toolkit.config.schema import BatchConfig, EvaluateConfig, OptimConfig
 from toolkit.data.order import ShuffledOrder
-from toolkit.distributed.start import start_runtime
+from toolkit.distributed.start_runtime import start_runtime
 from toolkit.evaluation import evaluate_model
 from toolkit.loop import train
 from toolkit.metrics import accuracy

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from toolkit.environment import prepare_environment
 
 if TYPE_CHECKING:
-    from toolkit.command import fine_tune
     from toolkit.config.schema import (
         BatchConfig,
         CheckpointConfig,
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
         TimeoutConfig,
     )
     from toolkit.errors import UserError
+    from toolkit.recipe_command import fine_tune
     from toolkit.task import Batch, Source, Task, TaskData
 
 prepare_environment()
@@ -38,7 +38,7 @@ HOMES = {
     "TaskData": "toolkit.task",
     "TimeoutConfig": "toolkit.config.schema",
     "UserError": "toolkit.errors",
-    "fine_tune": "toolkit.command",
+    "fine_tune": "toolkit.recipe_command",
 }
 
 __all__ = [

@@ -14,11 +14,11 @@ from toolkit.distributed.counts import Counts
 from toolkit.distributed.memory import lacks_memory
 from toolkit.distributed.phase import PREDICTING
 from toolkit.distributed.runtime import Runtime
+from toolkit.evaluation_scores import Collector, Scored, evenly, to_host
 from toolkit.grad_cache import embed
 from toolkit.models.parameters import reshard
 from toolkit.output.console import Display
 from toolkit.output.evaluation_file import Evaluation
-from toolkit.scoring import Collector, Scored, evenly, to_host
 from toolkit.task import GlobalBatchLoss, Source, Task
 
 # Predictions that wait in a process before they are gathered and given to the metrics: a bound on memory.

@@ -12,8 +12,8 @@ from toolkit.checkpoint.sharded import whole_weights
 from toolkit.config.learning_rates import with_learning_rate
 from toolkit.config.schema import Config
 from toolkit.data.loader import MicroBatches, MicroBatchSampler, build_loader
+from toolkit.data.micro_batches import accumulation
 from toolkit.data.order import ShuffledOrder
-from toolkit.data.split import accumulation
 from toolkit.distributed.fsdp import check_units, checkpoint_activations, shard
 from toolkit.distributed.model_from_main import build_on_main, shard_from_main
 from toolkit.distributed.phase import PREPARING
@@ -27,7 +27,7 @@ from toolkit.output.run_folder import RunFolder
 from toolkit.randomness import seed_for
 from toolkit.rehearsal.end_of_run import Unknown, results_for_export, try_export
 from toolkit.rehearsal.first_batch import parameters_to_freeze
-from toolkit.rehearsal.loss_rule import check_loss_rule
+from toolkit.rehearsal.loss_is_a_sum import check_loss_rule
 from toolkit.schedules import total_steps
 from toolkit.task import GlobalBatchLoss, Task
 from toolkit.train_state import TrainState

@@ -1,4 +1,5 @@
-"""A run from its settings to its result, together with all other processes of it; `toolkit/command.py` is around it."""
+"""A run from its settings to its result, together with all other processes of it; `toolkit/recipe_command.py` is around
+it."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,14 +16,13 @@ from toolkit.checkpoint.load import load_checkpoint
 from toolkit.checkpoint.resume import Start, choose_start
 from toolkit.checkpoint.sharded import check_folder_is_shared, shard_map_of
 from toolkit.checkpoint.writer import PartWriter, Saver, newest_name
-from toolkit.claim import claim, nothing_to_do, rate_begun_with
 from toolkit.config.learning_rates import with_learning_rate
 from toolkit.config.schema import AnyConfig, Config
 from toolkit.distributed.launch import launched
 from toolkit.distributed.memory import OutOfMemoryError, lack_of, lacks_memory, out_of_memory_message
 from toolkit.distributed.phase import PREPARING, WRITING
 from toolkit.distributed.runtime import Runtime
-from toolkit.distributed.start import start_runtime
+from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluate_only import evaluate_only
 from toolkit.loop import train
@@ -33,10 +33,11 @@ from toolkit.output.ledger import Ledger
 from toolkit.output.provenance import changes, provenance
 from toolkit.output.result import Result, print_result
 from toolkit.output.run_folder import RunFolder, explain_disk_errors, now
-from toolkit.plan import plan, warnings_of, worse_than
 from toolkit.prepare import prepare, whole_model
-from toolkit.record import RunRecord
+from toolkit.printed_plan import plan, warnings_of, worse_than
 from toolkit.rehearsal.end_of_run import in_words, look_ahead, results_for_export, try_evaluation
+from toolkit.run_folder_claim import claim, nothing_to_do, rate_begun_with
+from toolkit.run_record import RunRecord
 from toolkit.schedules import total_steps
 from toolkit.signals import end_undisturbed
 from toolkit.task import Task

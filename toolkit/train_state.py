@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 
+from toolkit.best_evaluation import Best, better_of
 from toolkit.checkpoint.writer import Writer
 from toolkit.config.schema import Config
 from toolkit.data.order import ShuffledOrder
@@ -84,14 +85,6 @@ class Output:
         return self.writer.take_time() if self.writer is not None else 0.0
 
 
-@dataclass(frozen=True)
-class Best:
-    """The best evaluation so far."""
-
-    step: int
-    value: float
-
-
 @dataclass
 class TrainState:
     """A run in memory. The first part stays as `prepare` made it; the second part changes from step to step."""
@@ -150,24 +143,14 @@ class TrainState:
         return self.task.data.evaluate is not None and (step % every == 0 or step == self.total_steps)
 
     def note_if_best(self, metrics: dict[str, float], step: int) -> bool:
-        """Return whether an evaluation after so many steps is the best so far, and note it if it is; of two alike the
-        first.
+        """Return whether an evaluation after so many steps is the best so far, and note it if it is.
 
         Raises:
             SharedUserError: there is no metric of the name in `checkpoint.best`.
         """
-        direction, _, name = self.config.checkpoint.best.partition(" ")
-        if name.strip() not in metrics:
-            raise SharedUserError(
-                f"checkpoint.best is {self.config.checkpoint.best!r}, but the evaluation gives {', '.join(metrics)}; "
-                "name one of these (the same command with another checkpoint.best goes on from the newest checkpoint)"
-            )
-        value, best = metrics[name.strip()], self.best
-        if best is not None and not (value < best.value if direction == "lowest" else value > best.value):
+        before, self.best = self.best, better_of(self.config.checkpoint.best, metrics, step, self.best)
+        if self.best is before or self.best is None:
             return False
-        if value != value:
-            return False
-        self.best = Best(step, value)
         if self.output.writer is not None:
             self.output.writer.best = step
         return True

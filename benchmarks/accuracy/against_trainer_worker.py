@@ -22,7 +22,7 @@ from recipe_layouts import config_class, load_recipe  # noqa: E402
 
 from toolkit.config.parser import parse  # noqa: E402
 from toolkit.distributed.runtime import Runtime  # noqa: E402
-from toolkit.distributed.start import start_runtime  # noqa: E402
+from toolkit.distributed.start_runtime import start_runtime  # noqa: E402
 from toolkit.evaluation import evaluate_model  # noqa: E402
 from toolkit.loop import train  # noqa: E402
 from toolkit.prepare import build_model, prepare  # noqa: E402

@@ -185,9 +185,9 @@ def listen(counter: Counter) -> None:
     checkpoint.shutil = Removing  # type: ignore[assignment]
     # Bound by name where it is used.
     import toolkit.checkpoint.writer
-    import toolkit.record
+    import toolkit.run_record
 
-    toolkit.record.write_whole = before("begin", toolkit.record.write_whole)
+    toolkit.run_record.write_whole = before("begin", toolkit.run_record.write_whole)
     toolkit.checkpoint.writer.write_checkpoint = before("checkpoint: begin", checkpoint.write_checkpoint)
 
 

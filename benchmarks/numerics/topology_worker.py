@@ -39,7 +39,7 @@ def main() -> None:
 
 def run_with_toolkit(arguments: argparse.Namespace) -> tuple[bool, dict[Key, LayoutResult]]:
     """Run every layout with the balanced cut, and without it unless only that is asked for."""
-    from toolkit.distributed.start import start_runtime
+    from toolkit.distributed.start_runtime import start_runtime
 
     runtime = start_runtime(replace(work_config(GLOBAL_BATCH, balance=True), threads=arguments.threads))
     results = {

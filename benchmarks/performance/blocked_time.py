@@ -26,7 +26,7 @@ from machine import machine, table
 
 from toolkit import BatchConfig, Config, Task, TaskData
 from toolkit.checkpoint.writer import Saver
-from toolkit.distributed.start import start_runtime
+from toolkit.distributed.start_runtime import start_runtime
 from toolkit.loop import global_batches, save_checkpoint, train_step
 from toolkit.output.ledger import Ledger
 from toolkit.output.run_folder import RunFolder

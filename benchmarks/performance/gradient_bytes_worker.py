@@ -19,7 +19,7 @@ from toolkit import BatchConfig, Config
 from toolkit.data.loader import LoadedMicroBatch
 from toolkit.distributed.counts import count_micro_batches
 from toolkit.distributed.runtime import Runtime
-from toolkit.distributed.start import start_runtime
+from toolkit.distributed.start_runtime import start_runtime
 from toolkit.loop import global_batches, train_step
 from toolkit.prepare import prepare
 from toolkit.train_state import TrainState

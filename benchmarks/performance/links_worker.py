@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from toolkit import BatchConfig, Config, Task, TaskData
 from toolkit.distributed.counts import count_micro_batches
 from toolkit.distributed.runtime import Runtime
-from toolkit.distributed.start import start_runtime
+from toolkit.distributed.start_runtime import start_runtime
 from toolkit.loop import global_batches, train_step
 from toolkit.prepare import prepare
 

@@ -32,8 +32,8 @@ from accelerate.data_loader import BatchSamplerShard
 from machine import machine, table
 
 from toolkit.data.loader import MicroBatchSampler
+from toolkit.data.micro_batches import MicroBatch
 from toolkit.data.order import ShuffledOrder, mix64
-from toolkit.data.split import MicroBatch
 
 EPOCHS = 10
 SHORTEST, LONGEST = 16, 2048

@@ -42,7 +42,7 @@ from toolkit.checkpoint.writer import PartWriter, Saver, Writer
 from toolkit.config.schema import Config
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.shards import local_of
-from toolkit.distributed.start import start_runtime
+from toolkit.distributed.start_runtime import start_runtime
 from toolkit.models.parameters import weights_of
 from toolkit.output.ledger import Ledger
 from toolkit.output.run_folder import RunFolder

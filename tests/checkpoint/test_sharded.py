@@ -17,7 +17,7 @@ from toolkit.checkpoint.reader import OPTIMIZER, WEIGHTS, CheckpointReader, same
 from toolkit.config.schema import Config
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.shards import all_of
-from toolkit.distributed.start import start_runtime
+from toolkit.distributed.start_runtime import start_runtime
 from toolkit.models.parameters import digest_of_frozen, parameter_names, weights_of
 from toolkit.verify.compare_weights import weights_difference
 

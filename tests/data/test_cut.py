@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.data.loader import MicroBatchSampler
+from toolkit.data.micro_batches import MicroBatch, balanced_sizes, cut
 from toolkit.data.order import ShuffledOrder
-from toolkit.data.split import MicroBatch, balanced_sizes, cut
 
 
 class Lengths:

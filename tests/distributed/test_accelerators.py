@@ -10,8 +10,8 @@ import torch
 from tiny_recipe import Tiny
 
 from toolkit import signals as stopping
-from toolkit.distributed import start
-from toolkit.distributed.start import start_runtime
+from toolkit.distributed import start_runtime as start
+from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import UserError
 
 SHARDED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "RANK": "0", "WORLD_SIZE": "1"}

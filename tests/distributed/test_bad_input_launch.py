@@ -96,7 +96,7 @@ def test_precision_that_the_weights_do_not_have(classify: Classify, monkeypatch:
 def test_world_that_accelerate_does_not_see(classify: Classify, monkeypatch: pytest.MonkeyPatch) -> None:
     # What `mpirun -n 1` leaves where WORLD_SIZE stands from an outer job: Accelerate believes the first of the two. As
     # if the other process had come: alone, this one would wait for it and then end.
-    monkeypatch.setattr("toolkit.distributed.start.join_rendezvous", lambda patience: None)
+    monkeypatch.setattr("toolkit.distributed.start_runtime.join_rendezvous", lambda patience: None)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

@@ -15,7 +15,7 @@ from recipe_layouts import RECIPES
 # Who may make the host wait, in an evaluation alone, and why.
 MAY_WAIT = {
     "toolkit/evaluation.py evaluate_batch": "the losses of batches are added up on the host, in float64",
-    "toolkit/scoring.py to_host": "predictions go to the host, where the metrics are",
+    "toolkit/evaluation_scores.py to_host": "predictions go to the host, where the metrics are",
     "recipes/tag.py predict": "likewise: those of the words alone",
     "toolkit/losses.py class_probabilities": "what a reader sees goes to the host, after the last evaluation",
     "toolkit/losses.py reference_losses": "likewise",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.distributed.outcome import Failure, raise_shared
+from toolkit.distributed.shared_outcome import Failure, raise_shared
 from toolkit.errors import SharedUserError
 
 

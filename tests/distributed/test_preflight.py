@@ -14,9 +14,9 @@ import torch
 from tiny_recipe import Tiny, TinyData, task
 from torch.distributed import TCPStore
 
+from toolkit.distributed.key_value_store import Endpoint
 from toolkit.distributed.preflight import compare, compare_data, compare_models, compare_starts, ranges, values_at_start
 from toolkit.distributed.rendezvous import Rendezvous
-from toolkit.distributed.store import Endpoint
 from toolkit.errors import SharedUserError
 
 

@@ -18,9 +18,9 @@ from stopped_runs import ACCELERATE_TWO, Job, Trouble
 from torch.distributed import TCPStore
 
 from toolkit.distributed import rendezvous
+from toolkit.distributed.key_value_store import Endpoint, open_store, read_endpoint
 from toolkit.distributed.rendezvous import answer_roll, call_roll
-from toolkit.distributed.start import group_timeout
-from toolkit.distributed.store import Endpoint, open_store, read_endpoint
+from toolkit.distributed.start_runtime import group_timeout
 from toolkit.errors import LoneUserError, UserError
 
 PATIENCE = 1.0
@@ -182,7 +182,7 @@ def test_what_no_launcher_would_say_is_refused(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_a_group_has_more_patience_than_the_watchdog(progress: float, on_cpu: bool, expected: float) -> None:
     # Of NCCL, which this torch may lack, ten minutes.
-    with mock.patch("toolkit.distributed.start.default_pg_nccl_timeout", timedelta(minutes=10)):
+    with mock.patch("toolkit.distributed.start_runtime.default_pg_nccl_timeout", timedelta(minutes=10)):
         assert group_timeout(progress, on_cpu).total_seconds() == expected
     assert group_timeout(float("inf"), on_cpu).days == 30
 

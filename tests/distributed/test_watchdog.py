@@ -9,8 +9,8 @@ import pytest
 
 from toolkit.config.schema import TimeoutConfig
 from toolkit.distributed.phase import PhaseTracker
-from toolkit.distributed.verdict import Sign
 from toolkit.distributed.watchdog import Watchdog
+from toolkit.distributed.watchdog_verdict import Sign
 
 
 def watchdog_of(

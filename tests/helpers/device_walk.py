@@ -36,7 +36,7 @@ from toolkit.distributed import model_from_main
 from toolkit.distributed.fsdp import shard
 from toolkit.distributed.model_from_main import build_on_main, shard_from_main
 from toolkit.distributed.runtime import Runtime
-from toolkit.distributed.start import start_runtime
+from toolkit.distributed.start_runtime import start_runtime
 from toolkit.loop import train
 from toolkit.losses import NOT_COUNTED, causal_logits, logits_of, summed_cross_entropy
 from toolkit.output.ledger import Ledger

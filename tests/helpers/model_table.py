@@ -416,7 +416,7 @@ def tokenizer(recipe: str, padding_side: str) -> Any:
 
 def walk(todo: Iterable[Job]) -> dict[str, Outcome]:
     """Carry out all jobs in this process, together with those that it was started with."""
-    from toolkit.distributed.start import start_runtime
+    from toolkit.distributed.start_runtime import start_runtime
     from toolkit.errors import UserError
 
     found: dict[str, Outcome] = {}
@@ -447,8 +447,8 @@ def parsed(recipe: Any, job: Job) -> Any:
 def carry_out(recipe: Any, config: Any, runtime: Any) -> Outcome:
     """Train one step, evaluate, save, and read back what was saved."""
     from toolkit.loop import train
-    from toolkit.plan import parts_of, plan
     from toolkit.prepare import prepare, whole_model
+    from toolkit.printed_plan import parts_of, plan
     from toolkit.rehearsal.end_of_run import results_for_export
 
     task = runtime.together(lambda: recipe.task(config))

@@ -77,7 +77,7 @@ def run_all(output: Path, data: Path, micro_batches: list[int | None], names: li
     import torch
 
     from toolkit.config.parser import parse
-    from toolkit.distributed.start import start_runtime
+    from toolkit.distributed.start_runtime import start_runtime
     from toolkit.loop import train
     from toolkit.prepare import prepare
 

@@ -37,7 +37,7 @@ from toolkit.config.schema import Config, OptimConfig
 from toolkit.distributed.mesh import Strategy
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.shards import all_of, local_of, shard_of
-from toolkit.distributed.start import start_runtime
+from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import SharedUserError, UserError
 from toolkit.evaluation import share_buffers
 from toolkit.models.parameters import parameter_names, weights_of

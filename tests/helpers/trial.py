@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from launching import clean_environment
 
-from toolkit.command import fine_tune
+from toolkit.recipe_command import fine_tune
 from toolkit.signals import LAUNCHER_DIED, REQUESTS
 
 SECONDS = 120

@@ -25,7 +25,7 @@ from trial import Outcome, run_here
 from toolkit.data.order import ShuffledOrder
 from toolkit.errors import UserError
 from toolkit.models.parameters import freeze, parameter_names
-from toolkit.plan import active_dropout, parts_of
+from toolkit.printed_plan import active_dropout, parts_of
 from toolkit.rehearsal.first_batch import forgotten_parameters, unused_parameters
 
 SCRIPT = Path(sometimes.__file__)

@@ -17,7 +17,7 @@ from small_classify_images import arguments, write_images
 from trial import Outcome, run_here
 
 from toolkit.data.loader import MicroBatches
-from toolkit.data.split import cut
+from toolkit.data.micro_batches import cut
 from toolkit.errors import UserError
 from toolkit.tasks.image_classification.augmentation import AugmentConfig
 from toolkit.tasks.image_classification.confusion import Confusion

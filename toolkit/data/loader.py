@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from toolkit.data.micro_batches import MicroBatch, cut
 from toolkit.data.order import Order
-from toolkit.data.split import MicroBatch, cut
 from toolkit.errors import UserError
 from toolkit.randomness import seed_for
 from toolkit.signals import held_back, leave_signals_to_the_run

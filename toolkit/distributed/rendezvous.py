@@ -30,8 +30,8 @@ from uuid import uuid4
 import torch.distributed
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
+from toolkit.distributed.key_value_store import Endpoint, first_line, open_store, read_endpoint, refuse
 from toolkit.distributed.launch import SAME_COMMAND
-from toolkit.distributed.store import Endpoint, first_line, open_store, read_endpoint, refuse
 from toolkit.errors import SharedUserError
 
 INTERVAL = 0.02

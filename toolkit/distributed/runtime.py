@@ -17,8 +17,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from toolkit.distributed.counts import Counts
 from toolkit.distributed.launch import Launch
 from toolkit.distributed.mesh import Strategy
-from toolkit.distributed.outcome import Failure, Outcome, attempt, raise_shared
 from toolkit.distributed.phase import PhaseTracker
+from toolkit.distributed.shared_outcome import Failure, Outcome, attempt, raise_shared
 from toolkit.distributed.watchdog import Watchdog
 from toolkit.errors import SharedUserError, UserError
 from toolkit.signals import StopRequests
@@ -37,7 +37,7 @@ FINISHED = "finished"
 
 @dataclass(frozen=True)
 class Runtime:
-    """This process among all processes of the run; `toolkit/distributed/start.py` makes it."""
+    """This process among all processes of the run; `toolkit/distributed/start_runtime.py` makes it."""
 
     accelerator: Accelerator
     launch: Launch

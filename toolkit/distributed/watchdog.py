@@ -21,7 +21,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from toolkit.config.schema import TimeoutConfig
 from toolkit.distributed.phase import PhaseTracker
-from toolkit.distributed.verdict import Sign, Verdict, kill_frozen, print_verdict, suspicion
+from toolkit.distributed.watchdog_verdict import Sign, Verdict, kill_frozen, print_verdict, suspicion
 from toolkit.errors import DEFECT
 
 INTERVAL = 1.0

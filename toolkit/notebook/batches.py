@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from toolkit.data.loader import LoadedMicroBatch
-from toolkit.data.split import MicroBatch
+from toolkit.data.micro_batches import MicroBatch
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 from toolkit.notebook.plots import html_table

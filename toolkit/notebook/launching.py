@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from toolkit.claim import finished_result
 from toolkit.config.yaml import to_yaml
 from toolkit.errors import Preempted, UserError
 from toolkit.notebook.session import Recipe
 from toolkit.output.result import Result
 from toolkit.output.run_folder import RunFolder
+from toolkit.run_folder_claim import finished_result
 from toolkit.verify.recipe_run import without_launcher
 
 SECONDS_TO_END = 40.0

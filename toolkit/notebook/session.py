@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState, SharedDict
 
-from toolkit.command import settings_of
 from toolkit.config.schema import Config
 from toolkit.distributed.runtime import Runtime
-from toolkit.distributed.start import start_runtime
-from toolkit.distributed.verdict import Verdict
+from toolkit.distributed.start_runtime import start_runtime
 from toolkit.distributed.watchdog import Watchdog
+from toolkit.distributed.watchdog_verdict import Verdict
 from toolkit.errors import UserError
 from toolkit.output import pipes
 from toolkit.output.result import Result
 from toolkit.output.run_folder import record_refusal
 from toolkit.prepare import prepare
+from toolkit.recipe_command import settings_of
 from toolkit.run import run as run_recipe
 from toolkit.task import Task
 from toolkit.train_state import TrainState

@@ -27,7 +27,7 @@ from toolkit.errors import DefectElsewhereError, UserError
 from toolkit.evaluation import evaluate_model
 from toolkit.output.evaluation_file import Evaluation
 from toolkit.output.run_folder import RunFolder, explain_disk_errors
-from toolkit.plan import state_bytes
+from toolkit.printed_plan import state_bytes
 from toolkit.task import Task
 from toolkit.train_state import TrainState
 

@@ -9,12 +9,12 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 from toolkit.data.loader import LoadedMicroBatch, MicroBatches
-from toolkit.data.split import MicroBatch
+from toolkit.data.micro_batches import MicroBatch
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import UserError
 from toolkit.grad_cache import loss_of_batch
 from toolkit.models.parameters import is_of_head, parameter_names
-from toolkit.plan import named
+from toolkit.printed_plan import named
 from toolkit.task import Task
 
 

@@ -9,7 +9,7 @@ from math import isfinite
 import torch
 
 from toolkit.data.loader import LoadedMicroBatch, MicroBatches
-from toolkit.data.split import MicroBatch
+from toolkit.data.micro_batches import MicroBatch
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError
 from toolkit.models.parameters import reshard

@@ -9,9 +9,9 @@ import torch
 
 from toolkit.checkpoint.staging import in_bytes
 from toolkit.config.learning_rates import about_rate, trained, unusual_rate
-from toolkit.data.split import accumulation
+from toolkit.data.micro_batches import accumulation
 from toolkit.distributed.fsdp import units
-from toolkit.distributed.start import usable_cores
+from toolkit.distributed.start_runtime import usable_cores
 from toolkit.models.parameters import canonical, parameter_names, weights_of
 from toolkit.output.console import amount
 from toolkit.schedules import warmup_steps

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.checkpoint.format import digest_of_file
-from toolkit.checkpoint.previous import bring_ledger, make_way
 from toolkit.checkpoint.resume import Start
+from toolkit.checkpoint.set_aside import bring_ledger, make_way
 from toolkit.checkpoint.writer import newest_name
 from toolkit.config.yaml import to_yaml
 from toolkit.distributed.final_message import print_final_message
 from toolkit.distributed.launch import agent
 from toolkit.distributed.runtime import Runtime
-from toolkit.distributed.verdict import Verdict
+from toolkit.distributed.watchdog_verdict import Verdict
 from toolkit.errors import DEFECT, STOPPED, USER_CAN_FIX, Preempted, UserError
 from toolkit.output.evaluation_file import Evaluation
 from toolkit.output.provenance import versions
