@@ -1,6 +1,7 @@
 """Metrics against scikit-learn and scipy, whatever the size of the batches that predictions come in."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,6 +94,28 @@ def test_two_classes_have_the_metrics_of_glue_and_others_do_not() -> None:
     assert positive_class(["a", "b", "c"]) == positive_class([]) == {}
     # Who always says the same has found nothing out.
     assert two_classes([0, 0, 0], [0, 1, 0]) == {"f1": 0.0, "matthews_correlation": 0.0}
+
+
+def test_no_metric_hides_another_or_the_loss() -> None:
+    def again(predictions: Any, references: Any) -> dict[str, float]:
+        return {"accuracy": 0.0}
+
+    def loss(predictions: Any, references: Any) -> dict[str, float]:
+        return {"loss": 0.0}
+
+    for second, name in ((again, "accuracy"), (loss, "loss")):
+        with pytest.raises(
+            UserError, match=f"the metric {second.__name__} returns '{name}', which the loss or another"
+        ):
+            scores_of([accuracy, second], [1], [1])
+
+
+def test_a_metric_that_returns_a_number_alone_is_named() -> None:
+    def share(predictions: Any, references: Any) -> Any:
+        return 0.5
+
+    with pytest.raises(UserError, match="the metric share returned a float; it has to return a mapping of names"):
+        scores_of([share], [1], [1])
 
 
 SCRIPT = """

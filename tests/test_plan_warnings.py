@@ -10,13 +10,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from launching import TINY, launch
-from line import Line
+from line import Line, Points
 from line import task as line
 from resuming import Build, run
 from tiny_recipe import task
 from trial import run_here
 
+from toolkit.metrics import regression_errors
 from toolkit.printed_plan import worse_than
+from toolkit.task import Task
 
 REHEARSED = ("--rehearse", "true")
 
@@ -131,3 +133,21 @@ def test_a_model_that_is_worse_than_the_baseline_gives_a_warning(tmp_path: Path)
     assert worse_than({"wer": 1.0, "mse": 2.0}, {"wer": 0.1, "mse": 0.5}) is None
     for name in ("macro_f1", "recall@5", "rougeL", "f1_person", "exact_match"):
         assert worse_than({name: 0.5}, {name: 0.4}) is not None
+
+
+def test_a_loss_that_compares_each_prediction_with_all_targets_is_told(tmp_path: Path) -> None:
+    """The forgotten squeeze: torch broadcasts (samples, 1) against (samples), and a model learns nothing."""
+
+    def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(model(batch["x"]), batch["y"].squeeze(-1), reduction="sum")
+
+    outcome = run_here(Line, lambda config: line(loss=loss), REHEARSED, tmp_path / "run").done()
+    outcome.says("compares tensors of different shapes", "give both the same shape")
+
+
+def test_a_batch_without_labels_leads_to_the_references(tmp_path: Path) -> None:
+    def build(config: Line) -> Task:
+        return line(evaluate=Points(), predict=lambda model, batch: model(batch["x"]), metrics=[regression_errors])
+
+    outcome = run_here(Line, build, REHEARSED, tmp_path / "run")
+    outcome.told("has no 'labels' to hold the predictions against, it has x, y", "Task.references")

@@ -7,7 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from toolkit.errors import UserError
 from toolkit.task import GlobalBatchLoss, Metric, Postprocessed, Task
+
+LOSS = "loss"
+"""The name of the score that is there without a metric."""
 
 
 class Scored(NamedTuple):
@@ -50,8 +54,26 @@ def joined(batches: Sequence[Any]) -> Any:
 
 
 def scores_of(metrics: Sequence[Metric], predictions: Any, references: Any) -> dict[str, float]:
-    """Return what the metrics say of predictions beside their references, by name."""
-    return {name: float(value) for metric in metrics for name, value in metric(predictions, references).items()}
+    """Return the scores of all metrics by name.
+
+    Raises:
+        UserError: a metric returns no mapping, or a name that is taken: one number would hide the other.
+    """
+    scores: dict[str, float] = {}
+    for metric in metrics:
+        own = metric(predictions, references)
+        called = getattr(metric, "__name__", type(metric).__name__)
+        if not isinstance(own, Mapping):
+            raise UserError(
+                f"the metric {called} returned a {type(own).__name__}; it has to return a mapping of names to numbers"
+            )
+        if taken := [name for name in own if name in scores or name == LOSS]:
+            raise UserError(
+                f"the metric {called} returns {', '.join(map(repr, taken))}, which the loss or another metric of the "
+                "task is called; give it another name"
+            )
+        scores |= {name: float(value) for name, value in own.items()}
+    return scores
 
 
 class Collector:

@@ -1,6 +1,7 @@
 """Learning-rate curves: pure functions of the optimizer step, so that nothing has to be saved or replayed."""
 
 from math import cos, pi
+from typing import assert_never
 
 from toolkit.config.schema import Config, OptimConfig
 
@@ -48,3 +49,5 @@ def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
             return config.rate * (1 + cos(pi * progress)) / 2
         case "constant":
             return config.rate
+        case _:
+            assert_never(config.schedule)

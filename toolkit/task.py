@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from toolkit.errors import UserError
+
 Batch = Mapping[str, torch.Tensor]
 """What `collate` makes of some samples: tensors by name, in host memory; the loop moves them to the device."""
 
@@ -105,6 +107,20 @@ class TaskData:
     """What the plan shows of it, line by line: a name and a text."""
 
 
+def labels_of(batch: Batch) -> torch.Tensor:
+    """Return what predictions are held against where a task does not say it.
+
+    Raises:
+        UserError: the batch has no labels.
+    """
+    if "labels" not in batch:
+        raise UserError(
+            f"the batch has no 'labels' to hold the predictions against, it has {', '.join(batch)}; say by "
+            "`Task.references` what they are held against"
+        )
+    return batch["labels"]
+
+
 @dataclass(frozen=True)
 class Task:
     """Everything that the loop asks of a recipe."""
@@ -129,7 +145,7 @@ class Task:
     ones."""
     predict: Callable[[torch.nn.Module, Batch], Any] | None = None
     """Returns one prediction per sample of the batch: a tensor or a sequence with a first dimension of that size."""
-    references: Callable[[Batch], Any] = field(default=lambda batch: batch["labels"])
+    references: Callable[[Batch], Any] = labels_of
     """Returns what the predictions are held against, one per sample of the batch; not called where there is a
     `postprocess`."""
     scores: Callable[[torch.nn.Module, Batch], Sequence[Mapping[str, float]]] | None = None

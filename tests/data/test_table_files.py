@@ -160,6 +160,7 @@ def test_parquet_of_pandas_categories_and_index() -> None:
         ("a.csv", b"text,label\nok,1\nna\xefve,2\n", r"a.csv, line 3: not UTF-8 \(byte 0xef at offset 18\)"),
         ("a.csv", b"text\n" + b"x\n" * 50_000 + b"\xff\n", r"line 50002: not UTF-8 \(byte 0xff at offset 100005\)"),
         ("a.csv", "text,label\n".encode("utf-16"), "a.csv is UTF-16, not UTF-8"),
+        ("a.feather", b"ARROW1\0\0\xff\xff\xff\xff\n", "a.feather holds binary data and no text; save it as csv, json"),
         ("a.csv.gz", gzip.compress(b"text\na\n", mtime=0)[:-9], "a.csv.gz is no whole gzip file"),
         ("a.csv.gz", b"text\na\n", "a.csv.gz is no whole gzip file"),
         ("a.jsonl", '{"a": 1}\n\n{"a": \n', r"a.jsonl, line 3: malformed json"),

@@ -3,6 +3,7 @@
 A mean would make the result depend on how a batch is cut, and nothing else would notice.
 """
 
+import warnings
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -49,7 +50,9 @@ def check_loss_rule(
     loaded = runtime.together(lambda: [batches.__getitems__(replace(plan, ids=ids)) for ids in parts])
     was_training = model.training
     model.eval()
-    losses = runtime.together(lambda: [loss_of(task, runtime, model, part) for part in loaded], talking=True)
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
+        losses = runtime.together(lambda: [loss_of(task, runtime, model, part) for part in loaded], talking=True)
     reshard(model.train(was_training))
     mine = Halved()
     if half and not plan.dummy:
@@ -57,7 +60,22 @@ def check_loss_rule(
             len(plan.ids), losses[0], losses[1] + losses[2], (loaded[0].units, loaded[1].units + loaded[2].units)
         )
     found = [halved for halved in runtime.gather_all(mine) if halved.samples]
+    # What torch says of a target of another shape than the prediction explains more than the sums.
+    shapes = [str(warning.message) for warning in noted if "target size" in str(warning.message)]
+    if any(runtime.gather_all(shapes)):
+        return shapes_differ(shapes)
     return verdict(found, EXACT if is_exact(model, runtime) else ROUNDED)
+
+
+def shapes_differ(notes: list[str]) -> str:
+    """Return the warning for a loss that torch broadcasts; `notes` is what torch said of it in this process."""
+    note = "a target has another shape than its prediction"
+    if notes:
+        note = notes[0].partition(". ")[0]
+    return (
+        f"the loss compares tensors of different shapes ({note}): each prediction is held against the targets of all "
+        "samples; give both the same shape, for example with .squeeze(-1)"
+    )
 
 
 def loss_of(task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch) -> float:

@@ -77,6 +77,8 @@ def _not_utf8(path: Path, error: UnicodeDecodeError) -> str:
             except UnicodeDecodeError as exact:
                 if number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"):
                     return f"{path} is UTF-16, not UTF-8; convert it, for instance: iconv -f UTF-16 -t UTF-8"
+                if b"\0" in line:
+                    return f"{path} holds binary data and no text; save it as csv, json lines or parquet"
                 byte = line[exact.start]
                 return (
                     f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x} at offset {offset + exact.start}); "
