@@ -13,7 +13,7 @@ from textwrap import wrap
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).parent.parent
-WIDTH, MARGIN, GAP, LINE, LETTER = 1180, 20, 10, 17, 6.7
+WIDTH, MARGIN, GAP, LINE, LETTER = 1180, 20, 10, 17, 7.3
 IN_A_ROW = 5
 STYLE = """
   text { font: 12px ui-monospace, monospace; fill: #24292f }

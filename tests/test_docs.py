@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,11 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     missing |= {name for name in linked if not (page.parent / name).exists()}
     # Written by a run, not shipped.
     assert not {name for name in missing if not name.startswith("runs/")}
+
+
+def test_the_picture_of_the_house_is_that_of_the_folders() -> None:
+    drawn = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "draw_house.py")], capture_output=True, text=True, check=True
+    ).stdout
+    message = "draw it again: python docs/draw_house.py > docs/house.svg"
+    assert (ROOT / "docs" / "house.svg").read_text(encoding="utf-8") == drawn, message
