@@ -45,7 +45,7 @@ class Translate(Config):
     data: TranslationPairs = TranslationPairs()
     """Which texts it is trained on, and in which languages."""
     batch: BatchConfig = BatchConfig(size=64)
-    """How many samples a step takes and how they are split."""
+    """How many samples a step takes and how they are cut."""
     epochs: float | None = 1.8
     """Passes over the training data; give epochs or steps, not both."""
 

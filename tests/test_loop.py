@@ -1,5 +1,6 @@
 """The loop's numbers: against a hand-written loop, over cuts, over processes; and what it does with odd batches."""
 
+import gc
 import json
 from collections import Counter
 from dataclasses import replace
@@ -14,11 +15,13 @@ import torch.nn.functional as F
 from launching import TINY, launch
 from safetensors.torch import load_file
 from tiny_recipe import Network, Sequences, Tiny, collate, task
+from trial import run_here
 
 from toolkit.config.schema import BatchConfig, OptimConfig
 from toolkit.data.order import ShuffledOrder, fingerprint
 from toolkit.distributed.counts import Counts
 from toolkit.distributed.phase import PhaseTracker
+from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import UserError
 from toolkit.loop import train
@@ -242,3 +245,22 @@ def test_real_processes_give_the_numbers_of_one(processes: int, micro: str, tmp_
     else:
         # Tail of 5 on 4 processes: 2 rounds of 4 micro-batches, of which 3 are spare, in each of two epochs.
         assert (processes, dummy) == (4, 6)
+
+
+def test_model_and_optimizer_are_gone_before_the_process_groups_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What DDP wraps holds a group; a group that is destroyed under it now and then ends the process by SIGABRT."""
+    alive: list[int] = []
+    close = Runtime.close
+
+    def counting(runtime: Runtime) -> None:
+        gc.collect()
+        alive.append(sum(isinstance(thing, TrainState) for thing in gc.get_objects()))
+        close(runtime)
+
+    gc.collect()
+    before = sum(isinstance(thing, TrainState) for thing in gc.get_objects())
+    monkeypatch.setattr(Runtime, "close", counting)
+    run_here(Tiny, task, ["--threads", "1"], tmp_path / "run").done()
+    assert alive == [before]

@@ -118,6 +118,12 @@ def test_a_metric_that_returns_a_number_alone_is_named() -> None:
         scores_of([share], [1], [1])
 
 
+def test_parts_of_several_shapes_are_joined_as_a_list() -> None:
+    """One prediction per token: batches are padded to different lengths."""
+    rows = joined([np.zeros((2, 3)), np.ones((1, 5))])
+    assert [len(row) for row in rows] == [3, 3, 5]
+
+
 SCRIPT = """
 import datasets
 import evaluate

@@ -151,3 +151,37 @@ def test_a_batch_without_labels_leads_to_the_references(tmp_path: Path) -> None:
 
     outcome = run_here(Line, build, REHEARSED, tmp_path / "run")
     outcome.told("has no 'labels' to hold the predictions against, it has x, y", "Task.references")
+
+
+def test_metrics_without_predictions_are_refused(tmp_path: Path) -> None:
+    def build(config: Line) -> Task:
+        return line(evaluate=Points(), metrics=[regression_errors])
+
+    run_here(Line, build, REHEARSED, tmp_path / "run").told("metrics and no `predict`")
+
+
+def test_a_metric_that_hides_another_is_refused_at_once(tmp_path: Path) -> None:
+    """Not after an evaluation of all samples, as where a few say nothing."""
+    seen: list[int] = []
+
+    def loss(predictions: Any, references: Any) -> dict[str, float]:
+        seen.append(len(references))
+        return {"loss": 0.0}
+
+    def build(config: Line) -> Task:
+        return line(
+            evaluate=Points(),
+            predict=lambda model, batch: model(batch["x"]),
+            references=lambda batch: batch["y"],
+            metrics=[loss],
+        )
+
+    run_here(Line, build, REHEARSED, tmp_path / "run").told("the metric loss returns 'loss'")
+    assert seen == [4]
+
+
+def test_a_mean_that_torch_broadcasts_is_refused_all_the_same(tmp_path: Path) -> None:
+    def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        return F.mse_loss(model(batch["x"]), batch["y"].squeeze(-1))
+
+    run_here(Line, lambda config: line(loss=loss), REHEARSED, tmp_path / "run").told("the task's loss is a mean")

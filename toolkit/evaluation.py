@@ -14,6 +14,7 @@ from toolkit.distributed.counts import Counts
 from toolkit.distributed.memory import lacks_memory
 from toolkit.distributed.phase import PREDICTING
 from toolkit.distributed.runtime import Runtime
+from toolkit.errors import UserError
 from toolkit.evaluation_scores import Collector, Scored, evenly, to_host
 from toolkit.grad_cache import embed
 from toolkit.models.parameters import reshard
@@ -21,7 +22,7 @@ from toolkit.output.console import Display
 from toolkit.output.evaluation_file import Evaluation
 from toolkit.task import GlobalBatchLoss, Source, Task
 
-# Predictions that wait in a process before they are gathered and given to the metrics: a bound on memory.
+# Predictions that wait in a process before they are gathered: a bound on its memory; the main process holds them all.
 HELD_SAMPLES = 4096
 
 
@@ -207,9 +208,9 @@ def evaluate_model(
             return None
         try:
             # What is for the reader stays in this process.
-            scores, trivial, examples[:], found = collector.compute()
+            scores, trivial, examples[:], found = collector.compute(taken=("loss", *from_loss))
         except Exception as error:
-            if most is None or lacks_memory(error):
+            if most is None or isinstance(error, UserError) or lacks_memory(error):
                 raise
             return None
         details.update(found)
@@ -249,10 +250,10 @@ def evaluate_batch(
         SynchronisedGeneration(runtime, module) if runtime.strategy.sharded and hasattr(module, "generate") else None
     )
     once = cast(torch.nn.Module, OneForward(model, module, synchronised))
-    total, predictions, references, represented, extra = 0.0, None, None, None, None
+    total, predictions, references, embeddings, extra = 0.0, None, None, None, None
     if isinstance(task.loss, GlobalBatchLoss):
         tensor, known = embed(task.loss, once, batch)
-        represented, extra = tensor.cpu(), None if known is None else known.cpu()
+        embeddings, extra = tensor.cpu(), None if known is None else known.cpu()
     else:
         total = float(task.loss(once, batch))
     if task.predict is not None:
@@ -262,7 +263,7 @@ def evaluate_batch(
             synchronised.keep_up(batch["input_ids"])
         references = to_host(task.references(batch)) if task.postprocess is None else None
     scores = task.scores(once, batch) if task.scores is not None and shown else None
-    return total, Scored(micro.ids, predictions, references, represented, extra, scores)
+    return total, Scored(micro.ids, predictions, references, embeddings, extra, scores)
 
 
 def feed(collector: Collector | None, gathered: list[list[Scored | None]]) -> None:

@@ -1,6 +1,6 @@
 """From the predictions of all processes to scores and samples for a reader, in the main process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -47,14 +47,17 @@ class Summary(NamedTuple):
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """Return the parts of batches one behind the other: an array if all are arrays, or else a list."""
-    if batches and all(isinstance(batch, np.ndarray) for batch in batches):
-        return np.concatenate(batches)
+    """Return the parts of batches one behind the other: an array if all are arrays of one shape, or else a list."""
+    arrays = [batch for batch in batches if isinstance(batch, np.ndarray)]
+    if len(arrays) == len(batches) and len({array.shape[1:] for array in arrays}) == 1:
+        return np.concatenate(arrays)
     return list(chain.from_iterable(batches))
 
 
-def scores_of(metrics: Sequence[Metric], predictions: Any, references: Any) -> dict[str, float]:
-    """Return the scores of all metrics by name.
+def scores_of(
+    metrics: Sequence[Metric], predictions: Any, references: Any, taken: Collection[str] = (LOSS,)
+) -> dict[str, float]:
+    """Return the scores of all metrics by name; `taken` are the names of other scores.
 
     Raises:
         UserError: a metric returns no mapping, or a name that is taken: one number would hide the other.
@@ -62,14 +65,14 @@ def scores_of(metrics: Sequence[Metric], predictions: Any, references: Any) -> d
     scores: dict[str, float] = {}
     for metric in metrics:
         own = metric(predictions, references)
-        called = getattr(metric, "__name__", type(metric).__name__)
+        called = getattr(getattr(metric, "func", metric), "__name__", type(metric).__name__)  # of a partial too
         if not isinstance(own, Mapping):
             raise UserError(
                 f"the metric {called} returned a {type(own).__name__}; it has to return a mapping of names to numbers"
             )
-        if taken := [name for name in own if name in scores or name == LOSS]:
+        if twice := [name for name in own if name in scores or name in taken]:
             raise UserError(
-                f"the metric {called} returns {', '.join(map(repr, taken))}, which the loss or another metric of the "
+                f"the metric {called} returns {', '.join(map(repr, twice))}, which the loss or another metric of the "
                 "task is called; give it another name"
             )
         scores |= {name: float(value) for name, value in own.items()}
@@ -88,7 +91,14 @@ class Collector:
             last: whether the baseline is scored too.
             shown: how many items are shown, where predictions are made into items by a `postprocess`.
             wanted: the samples that are shown, where they are not.
+
+        Raises:
+            UserError: there are metrics, and no predictions for them.
         """
+        if task.metrics and task.predict is None:
+            raise UserError(
+                "the task has metrics and no `predict`, so there is nothing to score; give both, or neither"
+            )
         self.task = task
         self.block = block
         self.last = last
@@ -137,18 +147,22 @@ class Collector:
             return False
         return are_all or len(self.postprocessed.predictions) > 0
 
-    def compute(self) -> Summary:
-        """Return what came of all that was added, after `postprocess`."""
+    def compute(self, taken: Collection[str]) -> Summary:
+        """Return what came of all that was added, after `postprocess`; `taken` are the names of other scores.
+
+        Raises:
+            UserError: a metric returns what it must not, or not as many references as predictions came.
+        """
         task, details = self.task, self.postprocessed.details if self.postprocessed else {}
         scores: dict[str, float] = {}
         trivial: dict[str, float] = {}
         if self.postprocessed is not None:
             self.choose_examples(self.postprocessed)
-        if self.postprocessed is not None or self.pairs:
+        if task.metrics and (self.postprocessed is not None or self.pairs):
             predictions, references, baseline = self.for_metrics()
-            scores = scores_of(task.metrics, predictions, references)
+            scores = scores_of(task.metrics, predictions, references, taken)
             if self.last and baseline is not None:
-                trivial = scores_of(task.metrics, baseline, references)
+                trivial = scores_of(task.metrics, baseline, references, taken)
         if self.last and task.baseline_scores is not None:
             trivial |= task.baseline_scores()
         examples = [{"sample": number, **self.examples[number]} for number in sorted(self.examples)]
@@ -156,13 +170,24 @@ class Collector:
 
     def for_metrics(self) -> tuple[Any, Any, Any]:
         """Return all predictions, what they are held against, and those of a trivial model (None without one)."""
+        predictions: Any
+        references: Any
+        baseline: Any = None
         if (found := self.postprocessed) is not None:
             predictions, references, baseline = found.predictions, found.references, found.baseline
         else:
             predictions, references = (joined(side) for side in zip(*self.pairs, strict=True))
-            baseline = None
         if baseline is None and self.task.baseline is not None:
             baseline = [self.task.baseline] * len(references)
+        if isinstance(predictions, np.ndarray) and baseline is not None:
+            baseline = np.asarray(baseline)
+        counts = [len(side) for side in (predictions, references, baseline) if side is not None]
+        if len(set(counts)) > 1:
+            raise UserError(
+                f"the task gives {counts[0]:,} predictions for its metrics, and {counts[1]:,} references"
+                + (f" and {counts[2]:,} of the baseline" if len(counts) > 2 else "")
+                + "; there has to be one of each per sample, or per item of `postprocess`"
+            )
         return predictions, references, baseline
 
     def choose_examples(self, postprocessed: Postprocessed) -> None:

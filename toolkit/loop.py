@@ -142,7 +142,7 @@ def all_reduce_counts(state: TrainState, step: int, micro_batches: list[LoadedMi
     now, and the device has work meanwhile.
 
     Raises:
-        UserError: ledger or checkpoints can't be written.
+        UserError: ledger or checkpoints can't be written, or a gradient was not finite and the run is to stop for that.
     """
     runtime, output = state.runtime, state.output
     earlier = state.step_log.take_due()

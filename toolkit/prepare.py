@@ -221,8 +221,8 @@ def prepare_for_evaluation(task: Task, config: Config, runtime: Runtime) -> torc
 def whole_model(state: TrainState) -> torch.nn.Module | None:
     """Return the trained model whole, for export: in the main process; None in the others where it is sharded.
 
-    All processes call it together. A spread model is built once more in the main process, as if nothing were to be
-    spread, and given the trained weights.
+    All processes call it together. A sharded model is built once more in the main process, whole, and given the
+    trained weights.
     """
     runtime, task = state.runtime, state.task
     if not runtime.strategy.is_sharded:

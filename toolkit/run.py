@@ -84,10 +84,13 @@ def run(
                 return finished
             state, start = begin(config, task, record, console)
             # Of a run whose model alone could not be saved there is nothing to do again but that.
-            known = runtime.on_main(lambda: evaluated_before(state, start, folder))
+            known = evaluated_before(state, start, folder)
             with writing(state, start, folder, console):
                 evaluation = train(state, known)
-            return finish(state, start, evaluation, record, console)
+            result = finish(state, start, evaluation, record, console)
+            # What holds a process group, such as the model that DDP wraps, has to be gone before the groups are left.
+            del state
+    return result
 
 
 @contextmanager
@@ -224,7 +227,8 @@ def evaluated_before(state: TrainState, start: Start, folder: RunFolder) -> Eval
     """Return the last evaluation of a run of which nothing is left to be done but to save the model."""
     if start.step < state.total_steps or start.seal is None:
         return None
-    return evaluation_of(folder.path, weights_of_training(start.step, start.seal))
+    weights = weights_of_training(start.step, start.seal)
+    return state.runtime.on_main(lambda: evaluation_of(folder.path, weights))
 
 
 @contextmanager

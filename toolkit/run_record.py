@@ -34,8 +34,9 @@ class RunRecord:
         self.started = time.monotonic()
         self.preparing = 0.0
         """Seconds until training began."""
-        self.state: TrainState | None = None
-        """The run in memory, as soon as something was written down of it."""
+        self.nonfinite_steps: list[dict[str, Any]] | None = None
+        """The state's own list, as soon as the start was written down. Not the state: its model holds process groups,
+        and has to be gone when these are left."""
         runtime.watchdog.on_exit = self.end_by_watchdog
         if runtime.is_main:
             runtime.stop.file = folder.stop_file
@@ -49,7 +50,7 @@ class RunRecord:
             # After run.json, which alone does not yet make the folder this run's.
             write_whole(self.folder.config_file, to_yaml(state.config))
             bring_ledger(self.folder, start)
-        self.state = state
+        self.nonfinite_steps = state.nonfinite
         return remark
 
     def begin_record(self, state: TrainState, start: Start, summary: Mapping[str, str]) -> None:
@@ -117,7 +118,7 @@ class RunRecord:
     def nonfinite(self) -> dict[str, Any]:
         """Return the steps whose gradient was not finite, if they are known: what is written down of them stays
         otherwise."""
-        return {} if self.state is None else {"nonfinite": self.state.nonfinite}
+        return {} if self.nonfinite_steps is None else {"nonfinite": self.nonfinite_steps}
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of all starts that were written down, this one included."""
@@ -140,7 +141,7 @@ class RunRecord:
                 self.record_preemption(error.step, error.reason)
             elif not isinstance(error, UserError):
                 self.record_failure(f"{type(error).__name__}: {error}".rstrip(": "))
-            elif self.state is not None:
+            elif self.nonfinite_steps is not None:
                 self.record_failure(*error.problems, code=USER_CAN_FIX)
             # In a new folder a refusal is recorded where it is reported. A finished run stays finished.
             elif not self.folder.is_new() and self.folder.record().get("status") != "finished":
@@ -188,7 +189,7 @@ class RunRecord:
         )
         left = f"the same command goes on from {sealed}" if sealed else nothing
         if not verdict.get("at_once"):
-            if self.runtime.is_main and self.state is not None:
+            if self.runtime.is_main and self.nonfinite_steps is not None:
                 with suppress(OSError):
                     self.record_failure(text, code=code)
             if not verdict.get("printed"):

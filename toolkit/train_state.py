@@ -87,7 +87,7 @@ class Output:
 
 @dataclass
 class TrainState:
-    """A run in memory. The first part stays as `prepare` made it; the second part changes from step to step."""
+    """A run in memory: what `prepare` made, and below it what changes while the run trains."""
 
     task: Task
     config: Config
@@ -106,10 +106,10 @@ class TrainState:
     """The digest of the weights that are not trained, in the main process."""
     unused: Sequence[str] = ()
     """The parameters that are frozen because the task leaves them unused."""
-    warnings: list[str] = field(default_factory=list)
-    """What looks like a mistake, for the user."""
     saved_bytes: int = 0
     """What the saved model takes on the disk, where it was tried, in the main process."""
+    starts: Sequence[Mapping[str, Any]] = ()
+    """The starts of this run up to now, each with its first step and its `provenance`."""
 
     step: int = 0
     """Steps whose rows were recorded."""
@@ -122,8 +122,8 @@ class TrainState:
     row_awaiting_metrics: LedgerRow | None = None
     """The row of the step just done, which waits for the metrics of its evaluation."""
     best: Best | None = None
-    starts: Sequence[Mapping[str, Any]] = ()
-    """The starts of this run up to now, each with its first step and its `provenance`."""
+    warnings: list[str] = field(default_factory=list)
+    """What looks like a mistake, for the user."""
     step_log: StepLog = field(default_factory=StepLog)
     output: Output = field(default_factory=Output)
 
@@ -226,7 +226,6 @@ class TrainState:
 
     def load_json(self, saved: Mapping[str, Any]) -> None:
         """Go on from what `as_json` returned."""
-        self.step = self.first_step
         self.skipped = saved["skipped"]
         self.nonfinite = [with_samples(step, self.order) for step in saved["nonfinite"]]
         self.row_awaiting_metrics = LedgerRow(**saved["pending"]) if saved["pending"] else None

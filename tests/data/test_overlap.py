@@ -47,6 +47,25 @@ def test_the_same_file_for_training_and_evaluation_gives_a_warning(classify: Cla
     outcome.says("warning: 40 of 40 evaluation samples (100.0%) are in the training data too")
 
 
+@pytest.mark.parametrize("columns", ["sentence1,sentence2,score", "text,label", "anchor,positive,negative"])
+def test_texts_for_embeddings_are_compared_without_their_rows_and_scores(columns: str, tmp_path: Path) -> None:
+    from toolkit.models.tokenizer import tokenizer
+    from toolkit.tasks.sentence_embedding.data import EmbeddingData
+    from toolkit.tasks.sentence_embedding.models import EmbeddingModelConfig
+
+    names = columns.split(",")
+    rows = [[f"{name} number {row}" for name in names[:-1]] for row in range(20)]
+    last = {"score": lambda row: f"{row / 20:.2f}", "label": lambda row: f"class {row % 4}"}
+    ends = [last.get(names[-1], lambda row: f"other {row}")(row) for row in range(20)]
+    lines = [",".join([*texts, end]) for texts, end in zip(rows, ends, strict=True)]
+    for name, chosen in (("train.csv", lines[:16]), ("eval.csv", lines[8:])):
+        (tmp_path / name).write_text("\n".join([columns, *chosen]) + "\n")
+    texts = EmbeddingData(train=str(tmp_path / "train.csv"), eval=str(tmp_path / "eval.csv")).read()
+    tokens = tokenizer(EmbeddingModelConfig(), texts.training_texts(), texts.training_digest)
+    found = overlap_of(*texts.tokenize(tokens))
+    assert (found.shared, found.compared) == (8, 12)
+
+
 values = st.recursive(
     st.one_of(st.integers(-9, 9), st.text(max_size=3), st.booleans(), st.floats(allow_nan=False)),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from("abc"), inner, min_size=1)),

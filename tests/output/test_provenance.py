@@ -133,3 +133,8 @@ def test_modules_next_to_the_recipe_count_and_those_elsewhere_cost_nothing(
     config = type("Mine", (Config,), {"__module__": "mine_in_test"})()
     assert set(provenance.recipe_source(config)) == {"mine.py", "beside.py"}
     assert len(resolved) < 20
+
+
+def test_a_plain_config_is_no_recipe() -> None:
+    """It stands in a folder of the toolkit, whose code is compared as that of the toolkit."""
+    assert provenance.recipe_source(Config()) == {}

@@ -18,7 +18,7 @@ def pad(
     Args:
         samples: token ids and other values of each token, by name, without padding.
         fillers: the columns to take, "input_ids" among them, each with the value that it is padded with; columns that
-            the samples do not have are ignored.
+            the samples do not have are ignored, and columns that are not named are left out.
         side: where the padding goes, "right" or "left".
 
     Returns:

@@ -18,7 +18,7 @@ SECONDS = 2.0
 """All processes wait during this time. Evaluation samples come first, and take at most half of it."""
 READ_AT_ONCE = 1000
 """Samples that are read together, once it is known how long they take."""
-LABELS = ("label", "labels", "score", "id", "name", "asked")
+LABELS = ("label", "labels", "score", "id", "row", "identities", "name", "asked")
 """Parts of a sample that a model does not read."""
 
 

@@ -187,7 +187,7 @@ def answer_roll(store: Store, endpoint: Endpoint, patience: float) -> str:
             lambda: store.check([f"{name}/verdict"]) or store.add(f"{name}/arrived", 0) > arrived,  # noqa: B023
             patience + SECONDS_TO_READ,
         ):
-            refuse(f"process 0 left the meeting at {endpoint}; see on its machine why", endpoint)
+            refuse(f"process 0 left the rendezvous at {endpoint}; see on its machine why", endpoint)
         arrived = store.add(f"{name}/arrived", 0)
     match json.loads(store.get(f"{name}/verdict")):
         case {"problem": problem}:

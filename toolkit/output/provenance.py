@@ -51,8 +51,9 @@ def recipe_source(config: Config) -> dict[str, str]:
     if recipe is None or not Path(recipe).is_file():
         return {}  # defined in a notebook
     folder = Path(recipe).resolve().parent
-    if folder == Path(toolkit.__file__).resolve().parent:
-        return {}
+    own = Path(toolkit.__file__).resolve().parent
+    if folder == own or own in folder.parents:
+        return {}  # a plain `Config`
     files = {Path(recipe).resolve()}
     # Names are compared before paths are resolved, which takes many system calls for each of thousands of modules.
     names = set(os.listdir(folder))  # noqa: PTH208

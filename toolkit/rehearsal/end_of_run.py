@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -36,8 +36,6 @@ SAMPLES = 4
 OVERLAP_SHOWN = 0.01
 """Of the evaluation samples; some texts come twice in any data."""
 SKIP = "--rehearse false leaves this trial out"
-
-Result = TypeVar("Result")
 
 
 @contextmanager

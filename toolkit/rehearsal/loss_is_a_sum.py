@@ -62,9 +62,8 @@ def check_loss_rule(
     found = [halved for halved in runtime.gather_all(mine) if halved.samples]
     # What torch says of a target of another shape than the prediction explains more than the sums.
     shapes = [str(warning.message) for warning in noted if "target size" in str(warning.message)]
-    if any(runtime.gather_all(shapes)):
-        return shapes_differ(shapes)
-    return verdict(found, EXACT if is_exact(model, runtime) else ROUNDED)
+    warning = verdict(found, EXACT if is_exact(model, runtime) else ROUNDED)
+    return shapes_differ(shapes) if any(runtime.gather_all(shapes)) else warning
 
 
 def shapes_differ(notes: list[str]) -> str:

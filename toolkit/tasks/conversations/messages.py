@@ -97,7 +97,7 @@ def check_order(messages: Conversation) -> None:
     A system message may come first.
 
     Raises:
-        Unusable: it is not.
+        Unusable: they do not.
     """
     roles = [entry["role"] for entry in messages]
     turns = roles[1:] if roles[:1] == ["system"] else roles
