@@ -125,6 +125,5 @@ def verdict(found: list[Halved], bound: float) -> str | None:
         )
     return (
         f"the loss depends on how samples are put into batches ({compared}, without dropout): the model lets samples "
-        "or "
-        "padding act on each other, so that numbers differ between topologies"
+        "or padding act on each other, so that numbers differ between topologies"
     )

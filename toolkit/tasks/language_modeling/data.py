@@ -205,8 +205,7 @@ def hold_out_documents(whole: DocumentRows, share: float) -> tuple[list[Document
     if not text[:place].strip() or not text[place:].strip():
         raise UserError(
             "there is nothing to evaluate on: no evaluation data is given, and of the only document, with "
-            f"{len(text):,}"
-            f" characters, the last {share:.0%} can't be held out; give data.eval, or more text"
+            f"{len(text):,} characters, the last {share:.0%} can't be held out; give data.eval, or more text"
         )
     characters = f"the last {len(text) - place:,} of the {len(text):,} characters of the only document"
     parts = [DocumentRows.of(whole.name, as_document(part)) for part in (text[:place], text[place:])]

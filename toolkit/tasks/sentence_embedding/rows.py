@@ -74,8 +74,7 @@ def find_roles(
             raise UserError(
                 f"the data has pairs ({pair[0]!r} and {pair[1]!r}) and a column {labels[0]!r}, which may be a score or "
                 f"a class: give --data.score {labels[0]} if it says how alike two texts are, or --data.kind positives "
-                "to "
-                "take every row as a pair of texts that belong together"
+                "to take every row as a pair of texts that belong together"
             )
         else:
             kind = "positives"

@@ -113,8 +113,7 @@ def in_scheme(splits: Sequence[TaggedRows], asked: str, repair: bool) -> tuple[K
             problems.append(
                 f"{rows.name}: {int(broken.sum()):,} words are tagged as inside of an entity that has not begun, "
                 f"such as {first!r}, in {row_numbers(named.rows_with(broken))}; correct them, or read them as "
-                "beginnings with "
-                "--data.repair true (files in the scheme IOB1 have many)"
+                "beginnings with --data.repair true (files in the scheme IOB1 have many)"
             )
         mended += int(broken.sum())
         whole.append(replace(named, tags=repaired(named.names, named.tags, broken)))
