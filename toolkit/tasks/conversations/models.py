@@ -6,14 +6,12 @@ from typing import Any
 import torch
 
 from toolkit.config.model import ModelConfig
+from toolkit.data.text_columns import length_limit
 from toolkit.errors import UserError
 from toolkit.models.changes import settle_generation
 from toolkit.models.load import CAUSAL_MODEL, check_architecture, load_model, model_settings, reads_both_ways
 from toolkit.models.tiny import causal
 from toolkit.tasks.conversations.template import CHAT
-
-UNLIMITED = 10**9
-"""The limit of a tokenizer without one is 10**30."""
 
 
 def causal_model(config: ModelConfig, vocabulary: int, only: bool, **embedded: Any) -> torch.nn.Module:
@@ -62,7 +60,8 @@ def token_limit(config: ModelConfig, tokenizer: Any) -> int | None:
     Raises:
         UserError: the model can't be found, or is no causal language model.
     """
-    limits = [int(tokenizer.model_max_length)] if tokenizer.model_max_length < UNLIMITED else []
+    known = length_limit(tokenizer)
+    limits = [] if known is None else [known]
     if config.name is None:
         return min([*limits, CHAT.max_length])
     settings = model_settings(config)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from toolkit.config.model import ModelConfig
+from toolkit.data.text_columns import length_limit
 from toolkit.errors import UserError
 from toolkit.losses import full_precision, output_of
 from toolkit.models.export import pretrained_folder
@@ -134,8 +135,8 @@ def embedding_folder(
             "pooling_mode_max_tokens": False,
             "pooling_mode_mean_sqrt_len_tokens": False,
         }
-        limit = max_length if max_length is not None else tokenizer.model_max_length
-        length = {"max_seq_length": limit} if limit < 10**9 else {}
+        limit = max_length if max_length is not None else length_limit(tokenizer)
+        length = {"max_seq_length": limit} if limit is not None else {}
         _write(folder / "modules.json", modules)
         _write(folder / "1_Pooling" / "config.json", pool)
         _write(folder / "2_Normalize" / "config.json", {})
