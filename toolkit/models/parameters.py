@@ -5,9 +5,7 @@ from hashlib import blake2b
 from typing import Any
 
 import torch
-from torch.distributed.fsdp import FSDPModule
 
-from toolkit.distributed.shards import as_bytes as as_bytes
 from toolkit.errors import UserError
 
 WRAPPERS = {"_checkpoint_wrapped_module", "_orig_mod"}
@@ -86,6 +84,8 @@ def digest_of_frozen(model: torch.nn.Module) -> str | None:
 
     They have to lie whole in this process: it is asked for before a model is sharded.
     """
+    from toolkit.distributed.shards import as_bytes
+
     frozen = frozen_parameters(model)
     if not frozen:
         return None
@@ -112,6 +112,9 @@ def check_is_tensor(name: str, value: object) -> None:
 
 def reshard(model: torch.nn.Module) -> None:
     """Have a sharded model hold only its shards: after a forward pass without a backward pass some layers are whole."""
+    # Half a second, which `--help` is not to wait for.
+    from torch.distributed.fsdp import FSDPModule
+
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
