@@ -4,7 +4,7 @@
         each command ten times, in turn; a minute or two
     python benchmarks/performance/startup.py --repeats 3
 
-Exits with 1 if an answer takes longer than 1.3 times the import, or is not the one expected.
+Exits with 1 if an answer takes longer than 1.0 times the import, or is not the one expected.
 """
 
 import argparse
@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 from machine import machine, table
 
-BOUND = 1.3
+BOUND = 1.0
 RECIPE = str(Path(__file__).parents[2] / "recipes" / "classify.py")
 IMPORT = "from transformers import AutoModelForSequenceClassification"
 # What is run, its exit code, and a word of its answer.
