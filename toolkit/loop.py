@@ -13,6 +13,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from torch.distributed.tensor import DTensor
 
 from toolkit.checkpoint.state_dict import content_of
+from toolkit.checkpoint.writer import Content
 from toolkit.config.yaml import as_mapping
 from toolkit.data.loader import LoadedMicroBatch, started
 from toolkit.distributed.counts import Counts, count_micro_batches
@@ -231,7 +232,11 @@ def begin_checkpoint(state: TrainState, steps_done: int) -> None:
     module = runtime.accelerator.unwrap_model(state.model)
     saved = {**state.as_json(), "config": as_mapping(state.config)}
     epoch = steps_done / state.steps_per_epoch
-    writer.save(steps_done, lambda: content_of(module, state.optimizer.optimizer, steps_done, epoch, saved, sharded))
+
+    def collect() -> Content:
+        return content_of(module, state.optimizer.optimizer, steps_done, epoch, saved, sharded)
+
+    writer.save(steps_done, collect, best=state.best_step)
 
 
 def stop(state: TrainState, steps_done: int) -> NoReturn:

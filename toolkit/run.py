@@ -258,7 +258,6 @@ def writing(state: TrainState, start: Start, folder: RunFolder, console: Console
     saver.previous = start.seal
     if start.checkpoint is not None and start.checkpoint.resolve().parent == folder.checkpoints.resolve():
         saver.begun = saver.newest = start.step
-    saver.best = state.best.step if state.best else None
     try:
         every, best = config.log.every, config.checkpoint.best.partition(" ")[2]
         with Display(console, state.total_steps, start.step, every=every, best=best) as display:
@@ -312,7 +311,7 @@ def write_results(state: TrainState, evaluation: Evaluation, folder: RunFolder, 
     state.output.wait()
     folder.check_is_there()
     assert isinstance(saver, Saver)
-    saver.retire(saver.best)
+    saver.retire(state.best_step)
     weights = weights_of_training(state.step, saver.previous)
     if task.data.evaluate is not None and evaluation_of(folder.path, weights) is None:
         data = {"samples": len(task.data.evaluate), "digest": state.data.get("evaluate")}

@@ -132,6 +132,11 @@ class TrainState:
         """Optimizer steps in one pass over the training data."""
         return self.order.steps_per_epoch
 
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best evaluation so far, whose checkpoint is never deleted."""
+        return None if self.best is None else self.best.step
+
     def is_checkpoint_due(self, step: int) -> bool:
         """Return whether a checkpoint is saved after so many steps."""
         every = self.config.checkpoint.every or self.steps_per_epoch
@@ -149,11 +154,7 @@ class TrainState:
             SharedUserError: there is no metric of the name in `checkpoint.best`.
         """
         before, self.best = self.best, better_of(self.config.checkpoint.best, metrics, step, self.best)
-        if self.best is before or self.best is None:
-            return False
-        if self.output.writer is not None:
-            self.output.writer.best = step
-        return True
+        return self.best is not before
 
     def record(self, row: LedgerRow, metrics: dict[str, float] | None = None) -> None:
         """Take the row of a step, and the metrics of the evaluation after it."""

@@ -68,8 +68,6 @@ class Writer(ABC):
         """The step of the checkpoint that was begun last."""
         self.newest: int | None = None
         """The step of the newest sealed checkpoint, in the main process."""
-        self.best: int | None = None
-        """The step of the best evaluation, whose checkpoint is never deleted."""
         self.failure: Exception | None = None
         self.stood_still = 0.0
         """Seconds for which training stood still since the last `take_time`."""
@@ -79,10 +77,11 @@ class Writer(ABC):
         """Whether each process writes a part, so that all of them save together."""
         return self.exchange is not None
 
-    def save(self, step: int, collect: Callable[[], Content]) -> None:
+    def save(self, step: int, collect: Callable[[], Content], best: int | None = None) -> None:
         """Copy what `collect` returns and start to write it, once the previous checkpoint is written.
 
-        A failure is kept in `failure`: the processes have to agree to stop for it.
+        `best` is the step whose checkpoint is never deleted. A failure is kept in `failure`: the processes have to
+        agree to stop for it.
         """
         self.wait()
         started = perf_counter()
@@ -98,7 +97,7 @@ class Writer(ABC):
                 if self.pinned:
                     torch.accelerator.synchronize()
                     self.warn_if_not_pinned()
-                self.begin(step, content)
+                self.begin(step, content, best)
             except UserError as error:
                 self.failure = error
         self.stood_still += perf_counter() - started
@@ -115,7 +114,7 @@ class Writer(ABC):
             )
 
     @abstractmethod
-    def begin(self, step: int, content: Content) -> None:
+    def begin(self, step: int, content: Content, best: int | None) -> None:
         """Start the thread that writes what was copied."""
 
     def start(self, work: Callable[..., None], *arguments: Any) -> None:
@@ -145,7 +144,7 @@ class PartWriter(Writer):
     def __init__(self, folder: RunFolder, exchange: Exchange, pinned: bool = False) -> None:
         super().__init__(folder, pinned, exchange)
 
-    def begin(self, step: int, content: Content) -> None:
+    def begin(self, step: int, content: Content, best: int | None) -> None:
         if self.exchange.rank in content.owners:
             self.start(self.write, step)
 
@@ -178,9 +177,9 @@ class Saver(Writer):
         self.previous: str | None = None
         """The seal of the newest checkpoint, of this run or the one that it goes on from."""
 
-    def begin(self, step: int, content: Content) -> None:
+    def begin(self, step: int, content: Content, best: int | None) -> None:
         # Training changes the tensors meanwhile: the thread gets none of them.
-        self.start(self.write, step, replace(content, tensors={}), self.ledger.end, self.best)
+        self.start(self.write, step, replace(content, tensors={}), self.ledger.end, best)
 
     def write(self, step: int, content: Content, ledger: LedgerEnd, best: int | None) -> None:
         """Write a checkpoint from the staging buffers, then delete old ones, but not that of step `best`."""
