@@ -175,6 +175,7 @@ def task(config: Slow) -> Task:
         collate=collate,
         units=lambda batch: len(batch["labels"]),
         loss=loss,
+        predict=lambda model, batch: [0] * len(batch["labels"]),
         metrics=[SlowMetric(place)],
         export=export,
     )
