@@ -133,9 +133,7 @@ def pinning_refused(saver: Saver, training: Any) -> bool:
     with mock.patch("torch.cuda.cudart", return_value=refusing), mock.patch.object(saver, "begin"):
         saver.save(2, lambda: content_of(module, training.optimizer.optimizer, 2, 1.0, {}))
     torch.ones(1, device=training.runtime.device).sum().item()
-    return saver.told_of_pageable and not any(
-        staging_buffer.pinned for staging_buffer in saver.staging_buffers.values()
-    )
+    return saver.has_warned and not any(staging_buffer.pinned for staging_buffer in saver.staging_buffers.values())
 
 
 def timeout(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def evenly(numbers: np.ndarray[Any, Any], most: int) -> set[int]:
     return set(numbers[places].tolist())
 
 
-class Summary(NamedTuple):
+class Results(NamedTuple):
     """What came of an evaluation, in the main process."""
 
     scores: dict[str, float]
@@ -147,7 +147,7 @@ class Collector:
             return False
         return are_all or len(self.postprocessed.predictions) > 0
 
-    def compute(self, taken: Collection[str]) -> Summary:
+    def compute(self, taken: Collection[str]) -> Results:
         """Return what came of all that was added, after `postprocess`; `taken` are the names of other scores.
 
         Raises:
@@ -166,7 +166,7 @@ class Collector:
         if self.last and task.baseline_scores is not None:
             trivial |= task.baseline_scores()
         examples = [{"sample": number, **self.examples[number]} for number in sorted(self.examples)]
-        return Summary(scores, trivial, examples, details)
+        return Results(scores, trivial, examples, details)
 
     def for_metrics(self) -> tuple[Any, Any, Any]:
         """Return all predictions, what they are held against, and those of a trivial model (None without one)."""

@@ -253,11 +253,10 @@ def writing(state: TrainState, start: Start, folder: RunFolder, console: Console
             part_writer.wait()
         return
     ledger = Ledger(folder.ledger_file, start.ledger)
-    saver = Saver(folder, ledger, config.checkpoint.keep, pinned, exchange)
+    lies_here = start.checkpoint is not None and start.checkpoint.resolve().parent == folder.checkpoints.resolve()
+    newest = start.step if lies_here else None
+    saver = Saver(folder, ledger, config.checkpoint.keep, pinned, exchange, start.seal, newest)
     saver.tidy()
-    saver.previous = start.seal
-    if start.checkpoint is not None and start.checkpoint.resolve().parent == folder.checkpoints.resolve():
-        saver.begun = saver.newest = start.step
     try:
         every, best = config.log.every, config.checkpoint.best.partition(" ")[2]
         with Display(console, state.total_steps, start.step, every=every, best=best) as display:

@@ -38,7 +38,7 @@ class Output:
     failure: Exception | None = None
     """Why the ledger can't be written any more."""
     rows: list[LedgerRow] | None = None
-    """Takes the rows too, where tests and notebooks ask for them."""
+    """Takes the rows too, where a test or a benchmark asks for them."""
 
     def write(self, row: LedgerRow) -> None:
         """Write the row of a step."""

@@ -18,7 +18,9 @@ from recipe_layouts import load_recipe
 from small_embed import arguments
 from trial import Outcome, run_here
 
+from toolkit.data.tokenized import text_digest
 from toolkit.errors import UserError
+from toolkit.models.tokenizer import tokenizer
 from toolkit.tasks.sentence_embedding.data import EmbeddingData
 from toolkit.tasks.sentence_embedding.losses import cosine_error, in_batch_loss
 from toolkit.tasks.sentence_embedding.metrics import search_quality
@@ -504,3 +506,18 @@ def test_a_batch_holds_the_texts_of_a_sample_side_by_side(encoder: Path) -> None
     assert batch["input_ids"].tolist() == [[2, 5, 3, 0], [2, 3, 0, 0], [2, 6, 7, 3], [2, 4, 3, 0]]
     assert batch["identities"].tolist() == [[7, 8], [9, 7]]
     assert batch["scores"].tolist() == [0.25, 1.0]
+
+
+def test_the_texts_of_a_column_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the tokenizer that is trained on them, and for the token ids that are kept: a second for a million rows."""
+    hashed: list[tuple[str, ...]] = []
+
+    def counting(table: Any) -> str:
+        hashed.append((*table.column_names, str(len(table))))
+        return text_digest(table)
+
+    monkeypatch.setattr("toolkit.data.reading.text_digest", counting)
+    path = write(tmp_path / "pairs.csv", "anchor,positive", [[f"text {row}", f"other {row}"] for row in range(20)])
+    texts = EmbeddingData(train=str(path), held_out=0.2).read()
+    texts.tokenize(tokenizer(EmbeddingModelConfig(), texts.training_texts(), texts.training_digest))
+    assert sorted(hashed) == [("anchor", "16"), ("anchor", "4"), ("positive", "16"), ("positive", "4")]

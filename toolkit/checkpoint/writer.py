@@ -168,14 +168,32 @@ class Saver(Writer):
     """Writes the checkpoints of a run in the main process, and seals them."""
 
     def __init__(
-        self, folder: RunFolder, ledger: Ledger, keep: int, pinned: bool = False, exchange: Exchange | None = None
+        self,
+        folder: RunFolder,
+        ledger: Ledger,
+        keep: int,
+        pinned: bool = False,
+        exchange: Exchange | None = None,
+        previous: str | None = None,
+        newest: int | None = None,
     ) -> None:
-        """With an `exchange` the others write their parts."""
+        """Begin where a run goes on.
+
+        Args:
+            folder: of the run.
+            ledger: its rows are on the disk before a checkpoint says so.
+            keep: how many checkpoints stay.
+            pinned: whether the copies lie in pinned memory.
+            exchange: with one, the other processes write their parts.
+            previous: the seal of the checkpoint that the run goes on from.
+            newest: the step of that checkpoint, if it lies in the folder.
+        """
         super().__init__(folder, pinned, exchange)
         self.ledger = ledger
         self.keep = keep
-        self.previous: str | None = None
+        self.previous = previous
         """The seal of the newest checkpoint, of this run or the one that it goes on from."""
+        self.begun = self.newest = newest
 
     def begin(self, step: int, content: Content, best: int | None) -> None:
         # Training changes the tensors meanwhile: the thread gets none of them.

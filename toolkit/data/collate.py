@@ -13,7 +13,7 @@ from toolkit.errors import UserError
 def pad(
     samples: Sequence[Mapping[str, Sequence[int]]], fillers: Mapping[str, int], side: str = "right"
 ) -> dict[str, torch.Tensor]:
-    """Return what a model takes of some samples, padded to the longest of them; about 5 us a sample.
+    """Return what a model takes of some samples, padded to the longest of them.
 
     Args:
         samples: token ids and other values of each token, by name, without padding.

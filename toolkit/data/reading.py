@@ -56,7 +56,14 @@ class TableRows:
         """Return the same rows with these columns alone."""
         if list(columns) == self.table.column_names:
             return self
-        return TableRows(self.name, self.table.select_columns(list(columns)), self.rows)
+        if columns not in self._selected:
+            self._selected[columns] = TableRows(self.name, self.table.select_columns(list(columns)), self.rows)
+        return self._selected[columns]
+
+    @cached_property
+    def _selected(self) -> dict[tuple[str, ...], "TableRows"]:
+        # Kept, so that the texts of a column are hashed once: about a second for a million rows.
+        return {}
 
     def texts(self) -> Iterator[str]:
         """Yield the texts of all columns, to train a tokenizer on; few are in memory at once."""
