@@ -100,7 +100,7 @@ def rate_begun_with(config: Config) -> float | None:
     """
     if config.optim.lr is not None or config.evaluate.only or config.resume == "never":
         return None
-    # What can't be read is told of later.
+    # What can't be read is reported later.
     with suppress(OSError, UserError, ValueError, KeyError, TypeError):
         if config.resume in GOES_ON:
             settings = read_yaml(Path(str(config.output)) / "config.yaml")

@@ -3,16 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from toolkit.config.parser import Settings, parse, read
-from toolkit.config.schema import Config
+from toolkit.config.schema import AnyConfig
 from toolkit.config.suggestions import show
 from toolkit.config.yaml import as_mapping, flatten, read_yaml
 from toolkit.errors import UserError
 from toolkit.output.run_folder import begun_in, read_record
-
-AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 OF_TRAINING = (
     *("optim.", "checkpoint.", "epochs", "steps", "resume", "rehearse", "evaluate.every"),
