@@ -49,7 +49,7 @@ class GlobalBatchStep:
             for number, micro in enumerate(micro_batches):
                 # The same dropout as in the pass that follows.
                 runtime.seed(seed_for(state.config.seed, "dropout", step, runtime.data_parallel_rank, number))
-                with torch.no_grad():
+                with torch.no_grad(), runtime.drawing_from(micro.keys):
                     tensor, known = embed(global_loss, state.model, runtime.to_device(micro.batch))
                 embeddings.append(tensor)
                 extra.append(known)

@@ -77,8 +77,9 @@ def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatc
 
     runtime.accumulate_over(count)
     for number, micro in enumerate(micro_batches):
+        # What else is random: it repeats on the same topology only, which the plan says.
         runtime.seed(seed_for(state.config.seed, "dropout", step, runtime.data_parallel_rank, number))
-        with accelerator.accumulate(model):
+        with accelerator.accumulate(model), runtime.drawing_from(micro.keys):
             phase(FORWARD_PASS, step + 1, batch=micro)
             batch = runtime.to_device(micro.batch)
             if global_step is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from toolkit.attention_masks import UNPADDED, padding_known
+from toolkit.batch_layout import NOTES, padding_known
 
 NOT_COUNTED = -100
 """The label of a token that carries no loss: torch's own default, which Transformers follows."""
@@ -22,7 +22,7 @@ def full_precision(values: torch.Tensor) -> torch.Tensor:
 
 def output_of(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], *without: str) -> Any:
     """Return the output of a model of Transformers for a batch, without the entries that are not for the model."""
-    inputs = {name: values for name, values in batch.items() if name not in (*without, UNPADDED)}
+    inputs = {name: values for name, values in batch.items() if name not in (*without, *NOTES)}
     with padding_known(batch):
         return model(**inputs)
 

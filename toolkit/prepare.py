@@ -20,14 +20,17 @@ from toolkit.distributed.phase import PREPARING
 from toolkit.distributed.preflight import compare_data, compare_models, digests_of_data
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.tensor_parallel import split_layers
+from toolkit.dropout import know_samples
 from toolkit.errors import UserError
 from toolkit.models.parameters import digest_of_frozen, freeze
 from toolkit.optimizer import begin_averages, build_optimizer
 from toolkit.output.run_folder import RunFolder
+from toolkit.packing import take_padding_out
 from toolkit.randomness import seed_for
 from toolkit.rehearsal.end_of_run import Unknown, results_for_export, try_export
 from toolkit.rehearsal.first_batch import parameters_to_freeze
 from toolkit.rehearsal.loss_is_a_sum import check_loss_rule
+from toolkit.rehearsal.randomness_of_model import find_unknown_randomness
 from toolkit.schedules import total_steps
 from toolkit.task import GlobalBatchLoss, Task
 from toolkit.train_state import TrainState
@@ -97,6 +100,7 @@ def prepare(
     loader = build_loader(sampler, task, config.seed, order.steps_per_epoch, pinned=runtime.has_own_memory)
     built = build_and_prepare(task, config, runtime, loader, unused, folder)
     warnings: list[str] = []
+    unknown: list[str] = []
     mine = islice(sampler, runtime.data_parallel_rank, None, runtime.data_parallel_size)
     plans = list(takewhile(lambda plan: plan.step == first_step, mine))
     if plans:  # none where all steps were done before this start
@@ -109,6 +113,7 @@ def prepare(
             runtime.accelerator.free_memory()
             runtime.phase(PREPARING, patient=True)
             built = replace(build_and_prepare(task, config, runtime, loader, unused), saved_bytes=saved_bytes)
+        unknown = find_unknown_randomness(task, runtime, built.model, batches, order.global_batch(first_step))
         if (
             folder is not None
             and not isinstance(task.loss, GlobalBatchLoss)
@@ -130,6 +135,7 @@ def prepare(
         data=digests,
         frozen=built.frozen,
         unused=unused,
+        drawn_by_topology=unknown,
         saved_bytes=built.saved_bytes,
         warnings=warnings,
         step=first_step,
@@ -245,6 +251,8 @@ def build_model(task: Task, config: Config, runtime: Runtime, unused: Sequence[s
     """Return the task's module in training mode, new weights drawn from the seed alone, and `unused` ones frozen."""
     runtime.seed(seed_for(config.seed, "new weights"))
     model = build_on_main(lambda: task.model(runtime), runtime).train()
+    know_samples(model)
+    take_padding_out(model)
     freeze(model, unused)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError("the model has no trainable parameter; leave at least one with requires_grad")

@@ -88,9 +88,13 @@ def plan(state: TrainState) -> dict[str, str]:
     summary["launch file"] = runtime.launch.description
     for part in state.model.modules():
         summary |= getattr(part, "plan_remarks", {})
-    dropout = active_dropout(state.model)
-    if dropout:
-        summary["note"] = f"dropout {dropout:g}: numbers repeat on the same topology only"
+    if state.drawn_by_topology:
+        summary["note"] = (
+            f"what is random in {named(state.drawn_by_topology)} is not drawn for each sample, so numbers repeat on "
+            "the same topology only"
+        )
+    elif dropout := active_dropout(state.model):
+        summary["dropout"] = f"up to {dropout:g}, drawn for each sample: the same on any topology"
     norms = batch_norms(state.model)
     if norms:
         summary["batch norm"] = (

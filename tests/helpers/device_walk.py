@@ -25,7 +25,7 @@ from standin_device import NAME, Fault, standin_device
 from torch.distributed.fsdp import CPUOffloadPolicy
 
 from toolkit import losses
-from toolkit.attention_masks import note_padding
+from toolkit.batch_layout import note_padding
 from toolkit.checkpoint import writer as saving
 from toolkit.checkpoint.staging import StagingBuffer
 from toolkit.checkpoint.writer import Saver

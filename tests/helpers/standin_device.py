@@ -49,7 +49,7 @@ DEPENDS_ON_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_s
 BETWEEN = ("/torch/utils/", "/torch/_ops", "/torch/_dynamo/", "/torch/_compile", "/torch/_tensor", "/torch/overrides")
 
 
-HANDS_ON = "toolkit/attention_masks.py"
+HANDS_ON = "toolkit/attention.py"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from toolkit.attention_masks import note_padding
+from toolkit.batch_layout import note_padding
 from toolkit.errors import UserError
 
 
@@ -23,13 +23,13 @@ def pad(
 
     Returns:
         Each column and "attention_mask" (1 on tokens, 0 on padding), int64 of shape (samples, tokens of the longest);
-        and what `note_padding` says of the mask.
+        and what `note_padding` says of them.
     """
     found = {name: filler for name, filler in fillers.items() if name in samples[0]}
     columns = {name: pad_rows([sample[name] for sample in samples], filler, side) for name, filler in found.items()}
     counts = [len(sample["input_ids"]) for sample in samples]
     mask = pad_rows([np.ones(count, dtype=np.int64) for count in counts], 0, side)
-    return {**columns, "attention_mask": mask, **note_padding(counts)}
+    return {**columns, "attention_mask": mask, **note_padding(counts, side)}
 
 
 def pad_rows(rows: Sequence[Sequence[int] | np.ndarray[Any, Any]], filler: int, side: str = "right") -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
@@ -12,8 +12,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from toolkit.batch_layout import ROW_SAMPLES
 from toolkit.data.micro_batches import MicroBatch, cut
-from toolkit.data.order import Order
+from toolkit.data.order import Order, mix64
 from toolkit.errors import UserError
 from toolkit.randomness import seed_for
 from toolkit.signals import held_back, leave_signals_to_the_run
@@ -30,10 +31,12 @@ class LoadedMicroBatch:
     batch: Batch
     units: int
     """What the loss is averaged over; 0 for a dummy micro-batch."""
+    keys: torch.Tensor | None = None
+    """What dropout is drawn from: see `row_keys`; None for evaluation."""
 
     def pin_memory(self) -> "LoadedMicroBatch":
         """Return it in pinned memory, from which a device copies while the host goes on; torch's loader calls this."""
-        return replace(self, batch=pin_memory(self.batch))  # type: ignore[no-untyped-call]
+        return replace(self, batch=pin_memory(self.batch), keys=pin_memory(self.keys))  # type: ignore[no-untyped-call]
 
 
 class MicroBatchSampler(Sampler[MicroBatch]):
@@ -93,8 +96,13 @@ class MicroBatches(Dataset[LoadedMicroBatch]):
                 f"{plan.ids[0]}); fetch has to return one sample for each id, in their order"
             )
         batch = self.task.collate(self.transformed(plan, samples))
+        samples_of_rows = batch.get(ROW_SAMPLES)
+        if samples_of_rows is not None:
+            batch = {name: tensor for name, tensor in batch.items() if name != ROW_SAMPLES}
         # index() refuses a float: a weighted count would be cut off when it is added up.
-        return LoadedMicroBatch(plan, plan.ids, batch, 0 if plan.dummy else index(self.task.units(batch)))
+        units = 0 if plan.dummy else index(self.task.units(batch))
+        keys = None if self.steps_per_epoch is None else row_keys(self.seed, plan.step, plan.ids, samples_of_rows)
+        return LoadedMicroBatch(plan, plan.ids, batch, units, keys)
 
     def transformed(self, plan: MicroBatch, samples: list[Any]) -> list[Any]:
         """Return the samples with what is random about them, drawn for each from (seed, epoch, id) alone."""
@@ -108,6 +116,29 @@ class MicroBatches(Dataset[LoadedMicroBatch]):
             transform(sample, np.random.default_rng(seed_for(self.seed, purpose, epoch, number)))
             for number, sample in zip(plan.ids, samples, strict=True)
         ]
+
+
+def row_keys(seed: int, step: int, ids: Sequence[int], samples_of_rows: torch.Tensor | None = None) -> torch.Tensor:
+    """Return what the dropout of each row is drawn from: hashes of (seed, step, sample id, which row of the sample).
+
+    Args:
+        seed: the run's.
+        step: the optimizer step, counted from 0.
+        ids: the samples of the micro-batch.
+        samples_of_rows: the place in `ids` of the sample that each row belongs to; None if each has one row.
+
+    Returns:
+        int32 (rows + 1,): the last one is for what belongs to no sample.
+    """
+    key = np.uint64(seed_for(seed, "dropout", step))
+    places = np.arange(len(ids)) if samples_of_rows is None else samples_of_rows.numpy()
+    # Rows of one sample are counted in the order in which they stand.
+    order = np.argsort(places, kind="stable")
+    counted = np.empty(len(places), dtype=np.uint64)
+    counted[order] = np.arange(len(places)) - np.searchsorted(places[order], places[order])
+    samples = mix64(np.asarray(ids, dtype=np.uint64)[places] ^ key)
+    hashes = np.append(mix64(samples + counted), mix64(np.full(1, key)))
+    return torch.from_numpy((hashes >> np.uint64(32)).astype(np.uint32).view(np.int32))
 
 
 class Fetched(Dataset[LoadedMicroBatch | UserError]):

@@ -15,6 +15,7 @@ from accelerate.utils import FullyShardedDataParallelPlugin
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from toolkit.batch_layout import CHECKPOINTING
 from toolkit.errors import UserError
 
 NAMED = 12
@@ -175,4 +176,4 @@ def checkpoint_activations(model: torch.nn.Module) -> None:
     begin: Any = getattr(model, "activation_checkpointing_enable", None) or getattr(
         model, "gradient_checkpointing_enable", None
     )
-    begin({"use_reentrant": False})
+    begin(CHECKPOINTING)

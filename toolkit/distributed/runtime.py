@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic, sleep
@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from toolkit.batch_layout import NOTES, Layout, drawing_from
 from toolkit.distributed.counts import Counts
 from toolkit.distributed.launch import Launch
 from toolkit.distributed.mesh import Strategy
@@ -116,8 +117,15 @@ class Runtime:
         self.accelerator.step = 0
 
     def to_device(self, batch: Batch) -> Batch:
-        moved: Batch = send_to_device(batch, self.device, non_blocking=True)
-        return moved
+        """Return a batch on the device of this process, but for what the host alone reads."""
+        moved = {name: tensor for name, tensor in batch.items() if name not in NOTES}
+        notes = {name: batch[name] for name in NOTES if name in batch}
+        return {**send_to_device(moved, self.device, non_blocking=True), **notes}
+
+    def drawing_from(self, keys: torch.Tensor | None) -> AbstractContextManager[Layout]:
+        """Draw dropout in the block from these keys of the rows of a batch (`toolkit.batch_layout`)."""
+        part = self.mesh["tp"].get_local_rank() if self.strategy.tensor > 1 else 0
+        return drawing_from(None if keys is None else keys.to(self.device, non_blocking=True), part)
 
     def put(self, values: torch.Tensor) -> torch.Tensor:
         """Return a tensor of the host on the device of this process, without waiting for the copy."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from toolkit.batch_layout import CHECKPOINTING
 from toolkit.config.model import ModelConfig
 from toolkit.errors import UserError
 from toolkit.models.changes import (
@@ -173,11 +174,10 @@ def ready(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> torch.nn
             raise UserError(
                 f"model.checkpoint_activations is true, but a {type(module).__name__} can't do that; leave it out"
             )
-        # The older, reentrant kind needs inputs with a gradient, which adapters on frozen weights do not have.
         if hasattr(module, "activation_checkpointing_enable"):
-            module.activation_checkpointing_enable({"use_reentrant": False})
+            module.activation_checkpointing_enable(CHECKPOINTING)
         else:  # its name before Transformers 5.2x
-            module.gradient_checkpointing_enable({"use_reentrant": False})
+            module.gradient_checkpointing_enable(CHECKPOINTING)
     return add_adapters(module, config, new) if config.lora.rank is not None else module
 
 

@@ -7,7 +7,7 @@ from html import escape
 import torch
 import torch.nn.functional as F
 
-from toolkit.attention_masks import UNPADDED
+from toolkit.batch_layout import NOTES
 from toolkit.errors import UserError
 from toolkit.grad_cache import loss_of_batch
 from toolkit.losses import NOT_COUNTED, logits_of
@@ -17,7 +17,7 @@ from toolkit.train_state import TrainState
 
 # The relative difference of two sums of thousands of float32 terms, added in different orders.
 NEAR = 1e-4
-INPUTS = ("input_ids", "attention_mask", "token_type_ids", UNPADDED)
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", *NOTES)
 """The tensors of a batch that a model takes; the others are for the loss."""
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from toolkit.batch_layout import ROW_SAMPLES, note_padding
 from toolkit.data.cache import digest_of, once_per_machine
 from toolkit.data.collate import pad_rows
 from toolkit.data.labels import Array
@@ -222,6 +223,8 @@ def pad_pairs(tokenizer: Any) -> Callable[[list[PairIds]], Batch]:
             "attention_mask": mask,
             "labels": labels,
             "positions": torch.arange(first, tokens.shape[1] - 1),
+            ROW_SAMPLES: torch.arange(len(samples)).repeat(2),
+            **note_padding([len(prompt) + len(completion) for prompt, completion in rows]),
         }
 
     return collate

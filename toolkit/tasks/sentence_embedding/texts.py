@@ -192,6 +192,7 @@ def pad_sides(tokenizer: Any) -> Callable[[list[Sample]], "dict[str, torch.Tenso
     """
     import torch
 
+    from toolkit.batch_layout import ROW_SAMPLES
     from toolkit.data.collate import fillers_of, pad
 
     fillers = fillers_of(tokenizer, "texts")
@@ -200,6 +201,7 @@ def pad_sides(tokenizer: Any) -> Callable[[list[Sample]], "dict[str, torch.Tenso
         texts = [sample[side] for sample in samples for side in SIDES if side in sample]
         batch = pad(texts, fillers, tokenizer.padding_side)
         batch["identities"] = torch.tensor([sample["identities"] for sample in samples], dtype=torch.int64)
+        batch[ROW_SAMPLES] = torch.arange(len(samples)).repeat_interleave(len(texts) // len(samples))
         if "score" in samples[0]:
             batch["scores"] = torch.tensor([sample["score"] for sample in samples], dtype=torch.float32)
         return batch

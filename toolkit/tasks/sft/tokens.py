@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from toolkit.batch_layout import note_padding
 from toolkit.data.cache import digest_of, once_per_machine
 from toolkit.data.collate import pad_rows
 from toolkit.data.labels import Array
@@ -201,6 +202,7 @@ def pad_conversations(samples: list[dict[str, Any]]) -> Batch:
         "carrying": carrying,
         "targets": labels[:, 1:][:, positions].flatten()[carrying],
         "prompts": torch.tensor(prompts),
+        **note_padding([len(sample["input_ids"]) for sample in samples]),
     }
 
 

@@ -1,0 +1,253 @@
+"""Attention of Transformers' models for batches whose layout is known (`toolkit.batch_layout`).
+
+Where a mask hides nothing, Transformers leaves it out, so that attention can take a faster kernel. To find out it reads
+the mask from the device in every forward pass (`_ignore_causal_mask_sdpa` and others in its `masking_utils`): the host
+waits until the device has done all that was started before. The collate function, which made the mask on the host,
+knows the answer. Rows that lie end to end need no mask at all: attention is computed for each by itself. And where the
+weights of attention are dropped out, they are computed in plain sight, since no fused kernel takes a mask for them.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from inspect import signature
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from toolkit.batch_layout import EndToEnd, Layout, layout
+from toolkit.dropout import NUMBER, by_row, dropped, kept, one_more
+
+IMPLEMENTATIONS = ("sdpa", "eager", "flash_attention_2")
+"""Kinds of attention of which Transformers asks the masks here."""
+Attended = tuple[torch.Tensor, torch.Tensor | None]
+
+
+@cache
+def answer_for_transformers() -> None:
+    """Replace the functions by which Transformers makes masks and attends; where nothing is known they do what they did
+    before."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    for name in IMPLEMENTATIONS:
+        ALL_MASK_ATTENTION_FUNCTIONS[name] = without_looking(ALL_MASK_ATTENTION_FUNCTIONS[name])
+    ALL_ATTENTION_FUNCTIONS["sdpa"] = of_samples(ALL_ATTENTION_FUNCTIONS["sdpa"])
+
+
+def without_looking(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that makes masks as `make` of Transformers does, but without a look at known ones.
+
+    A mask that hides nothing is left out, and so is padding on the right where causality hides it anyway. (Transformers
+    allows its causal skip only where a mask is causal and nothing else.) Every other mask is written out. A mask of
+    another shape than the batch's is some other mask.
+    """
+
+    def made(*args: Any, attention_mask: torch.Tensor | None = None, **options: Any) -> Any:
+        own = layout()
+        if own.end_to_end is not None:
+            return None
+        if own.shape is not None and attention_mask is not None and attention_mask.shape == own.shape:
+            if not own.padded or (own.on_the_right and options.get("allow_is_causal_skip")):
+                attention_mask = None
+            else:
+                options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+        return make(*args, attention_mask=attention_mask, **options)
+
+    return made
+
+
+def of_samples(attend: Callable[..., Attended]) -> Callable[..., Attended]:
+    """Return `attend` of Transformers for rows that lie end to end, and with dropout that knows the samples."""
+
+    def attended(
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        is_causal: bool | None = None,
+        **options: Any,
+    ) -> Attended:
+        own = layout()
+        drops = dropout > 0 and own.keys is not None and len(query) in (own.rows, 1) and hasattr(module, NUMBER)
+        if own.end_to_end is None:
+            if not drops or len(query) != own.rows or options.get("softcap") is not None:
+                given: Any = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **options}
+                return attend(module, query, key, value, attention_mask, **given)
+            causal = attention_mask is None and query.shape[2] > 1 and asks_causal(module, is_causal)
+            bias = options.get("position_bias")
+            weights = drop_of(module, dropout, own, query.shape[1])
+            out = in_plain_sight(
+                query, *repeated(module, key, value), scaling, causal, attention_mask, bias, weights(0, own.rows)
+            )
+            return out.transpose(1, 2), None
+        causal = asks_causal(module, is_causal)
+        window = options.get("sliding_window")
+        if not drops and takes_any_lengths(query) and (window is None or causal):
+            return any_lengths(query, key, value, own.end_to_end, scaling, causal, window), None
+        masks = drop_of(module, dropout, own, query.shape[1]) if drops else None
+        return runs(query, *repeated(module, key, value), own.end_to_end, scaling, causal, window, masks), None
+
+    return attended
+
+
+def asks_causal(module: torch.nn.Module, given: bool | None) -> bool:
+    """Return whether attention looks backwards alone, as Transformers says it."""
+    return bool(getattr(module, "is_causal", True) if given is None else given)
+
+
+def repeated(module: Any, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return keys and values with a head for each head of the queries."""
+    groups = getattr(module, "num_key_value_groups", 1)
+    if groups == 1:
+        return key, value
+    return key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+
+
+Masks = Callable[[int, int], Callable[[torch.Tensor], torch.Tensor]]
+
+
+def drop_of(module: Any, rate: float, own: Layout, heads: int) -> Masks:
+    """Return what gives, for some rows (the first and how many), the function that drops out their weights.
+
+    The heads are counted over all processes that share a layer.
+    """
+    all_heads = getattr(getattr(module, "config", None), "num_attention_heads", heads)
+    first = own.part * heads if heads < all_heads else 0
+    rows = one_more(by_row(own, getattr(module, NUMBER)), heads, first)
+
+    def masks(first_row: int, count: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        def drop(weights: torch.Tensor) -> torch.Tensor:
+            each = one_more(rows[first_row : first_row + count], weights.shape[-2])
+            return dropped(weights, kept(each, weights.shape[-1], rate), rate)
+
+        return drop
+
+    return masks
+
+
+def in_plain_sight(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float | None,
+    causal: bool,
+    mask: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    drop: Callable[[torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """Return what attention makes of (rows, heads, tokens, features), its weights dropped out by `drop`."""
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    weights = (query * scale) @ key.mT
+    if bias is not None:
+        weights = weights + bias
+    # Not minus infinity: a token of the padding may see nothing at all, and would become NaN.
+    hidden = torch.finfo(weights.dtype).min
+    if mask is not None:
+        weights = weights.masked_fill(~mask, hidden) if mask.dtype == torch.bool else weights + mask
+    elif causal:
+        shape = weights.shape[-2:]
+        weights = weights.masked_fill(torch.ones(shape, dtype=torch.bool, device=key.device).triu(1), hidden)
+    precise = torch.float32 if weights.dtype.itemsize < 4 else weights.dtype
+    return drop(weights.softmax(-1, dtype=precise).to(value.dtype)) @ value
+
+
+def runs(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    placed: EndToEnd,
+    scaling: float | None,
+    causal: bool,
+    window: int | None,
+    masks: Masks | None,
+) -> torch.Tensor:
+    """Return what attention makes of rows that lie end to end: those of equal length are computed together.
+
+    Args:
+        query, key, value: (1, heads, all tokens, features).
+        placed: which rows there are.
+        scaling: see `in_plain_sight`, as for `causal`.
+        window: how far a token looks, itself included; None for as far as its row goes.
+        masks: gives the dropout of some rows; None drops nothing.
+
+    Returns:
+        (1, all tokens, heads, features), as Transformers wants it.
+    """
+    sizes = [count * length for count, length in placed.runs]
+    parts, first = [], 0
+    # Parts of a split put their gradients together once; each slice would fill a tensor of all tokens.
+    split = zip(placed.runs, *(torch.split(tensor, sizes, dim=2) for tensor in (query, key, value)), strict=True)
+    for (count, length), *tensors in split:
+        q, k, v = (tensor.squeeze(0).unflatten(1, (count, length)).transpose(0, 1) for tensor in tensors)
+        mask = None
+        if window is not None and window < length:
+            mask = within(length, window, causal, query.device)
+        if masks is not None:
+            out = in_plain_sight(q, k, v, scaling, causal, mask, None, masks(first, count))
+        else:
+            is_causal = causal and mask is None and length > 1
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling, is_causal=is_causal)
+        parts.append(out.transpose(1, 2).flatten(0, 1))
+        first += count
+    return torch.cat(parts).unsqueeze(0)
+
+
+def within(length: int, window: int, causal: bool, device: torch.device) -> torch.Tensor:
+    """Return which tokens see which, bool (length, length), where each looks less than `window` tokens far."""
+    place = torch.arange(length, device=device)
+    distance = place[:, None] - place
+    return (distance.abs() < window) & ((distance >= 0) | (not causal))
+
+
+def takes_any_lengths(query: torch.Tensor) -> bool:
+    """Return whether torch has a kernel for rows of different lengths: on a GPU and in 16 bits alone."""
+    return query.device.type == "cuda" and query.dtype.itemsize == 2 and variable_length() is not None
+
+
+@cache
+def variable_length() -> Callable[..., Any] | None:
+    """Return torch's attention for rows of different lengths, if this version has it in a known shape."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    known = signature(varlen_attn).parameters
+    if "window_size" in known and "scale" in known:
+        return varlen_attn
+    return None
+
+
+def any_lengths(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    placed: EndToEnd,
+    scaling: float | None,
+    causal: bool,
+    window: int | None,
+) -> torch.Tensor:
+    """Return the same as `runs` by torch's kernel for rows of different lengths (FlashAttention)."""
+    attend = variable_length()
+    assert attend is not None
+    groups = query.shape[1] // key.shape[1]
+    query, key, value = (t.squeeze(0).transpose(0, 1) for t in (query, key, value))
+    if groups > 1:
+        key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
+    longest = max(length for _, length in placed.runs)
+    back = -1 if window is None else window - 1
+    out: torch.Tensor = attend(
+        query,
+        key,
+        value,
+        placed.starts,
+        placed.starts,
+        longest,
+        longest,
+        scale=scaling,
+        window_size=(back, 0) if causal else (-1, -1),
+    )
+    return out.unsqueeze(0)

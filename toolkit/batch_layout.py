@@ -1,0 +1,166 @@
+"""How the batch that is computed right now lies in memory: which samples its rows hold, and where they have padding.
+
+Dropout asks for it, so that what is left out of a sample depends on the sample alone, and attention does, so that it
+need not look at a mask on the device. It is a state of this process and not an argument, because what asks stands deep
+inside models of other people.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import torch
+import torch.nn.functional as F
+
+LENGTHS = "lengths"
+"""The name of a tensor of a batch that stays on the host: the tokens of each row, which lie on the left of it."""
+UNPADDED = "unpadded"
+"""The name of an empty tensor that a batch has where its attention mask hides nothing."""
+ROW_SAMPLES = "row_samples"
+"""The name of a tensor of a batch that is taken out of it before the task sees it: for each row the sample that it
+belongs to, by its place in the batch, int64 (rows,). Without it a batch has a row for each sample, in their order."""
+NOTES = (LENGTHS, UNPADDED, ROW_SAMPLES)
+"""What of a batch is not for the model."""
+
+
+@dataclass(frozen=True)
+class EndToEnd:
+    """The rows of a batch without their padding, one after another in one row of so many `tokens`."""
+
+    tokens: int
+    row: torch.Tensor
+    """The row that each token comes from, int64 (tokens,)."""
+    position: torch.Tensor
+    """Its place in that row, int64 (tokens,)."""
+    place: torch.Tensor
+    """Its place in the padded batch, all rows counted through, int64 (tokens,)."""
+    starts: torch.Tensor
+    """Where each row begins, and at the end where the last one ends, int32 (rows + 1,)."""
+    runs: tuple[tuple[int, int], ...]
+    """Rows of equal length that follow each other: how many, and their length."""
+
+
+@dataclass
+class Trial:
+    """What is noticed while a model is tried on a few samples, before the first step."""
+
+    running: list[torch.nn.Module] = field(default_factory=list)
+    """The modules that are running, from the outer to the inner."""
+    callers: set[torch.nn.Module] = field(default_factory=set)
+    """Those that call dropout as a function, on tensors of which the samples are known."""
+    features: int | None = None
+    """Where layers are split over processes, the size of what they hand on: another one may be a part of it."""
+
+
+@dataclass
+class Layout:
+    """What is known of the batch that is computed right now."""
+
+    keys: torch.Tensor | None = None
+    """What dropout is drawn from, for each row, and at the end once for none, int32 (rows + 1,); None draws it from
+    torch's generator."""
+    shape: torch.Size | None = None
+    """Rows and tokens of its attention mask, if that is known."""
+    padded: bool = True
+    """Whether that mask hides anything."""
+    on_the_right: bool = False
+    """Whether what it hides is on the right, where no token of a causal model looks."""
+    lengths: tuple[int, ...] | None = None
+    """The tokens of each row, if all padding is on the right."""
+    end_to_end: EndToEnd | None = None
+    """Set while the model computes without the padding."""
+    part: int = 0
+    """This process's number among those that split the layers of a model (tensor parallel)."""
+    calls: dict[int, int] = field(default_factory=dict)
+    """How often each dropout was asked since the batch began."""
+    is_restored: bool = False
+    """Whether activations are computed again, and `calls` is what it was when they were computed first."""
+    trial: Trial | None = None
+    """Set while a model is tried."""
+    hashes: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)
+    """What dropout has made of the keys, to be used again."""
+
+    @property
+    def rows(self) -> int:
+        """The rows that there are keys for."""
+        return 0 if self.keys is None else len(self.keys) - 1
+
+
+_now = Layout()
+
+
+def layout() -> Layout:
+    """Return what is known of the batch that is computed right now."""
+    return _now
+
+
+@contextmanager
+def using(chosen: Layout) -> Iterator[Layout]:
+    """Let `layout()` be this one in the block."""
+    global _now
+    before, _now = _now, chosen
+    try:
+        yield chosen
+    finally:
+        _now = before
+
+
+def drawing_from(keys: torch.Tensor | None, part: int = 0) -> AbstractContextManager[Layout]:
+    """Draw dropout from these keys (see `Layout.keys`) in the block: forward and backward pass of one micro-batch."""
+    return using(Layout(keys=keys, part=part))
+
+
+def note_padding(lengths: Sequence[int], side: str = "right") -> dict[str, torch.Tensor]:
+    """Return what a collate function adds to a batch of rows of these lengths, padded on this side."""
+    notes = {UNPADDED: torch.empty(0)} if min(lengths) == max(lengths) else {}
+    return {**notes, LENGTHS: torch.tensor(lengths)} if side == "right" else notes
+
+
+@contextmanager
+def padding_known(batch: Mapping[str, torch.Tensor], on_the_right: bool = False) -> Iterator[None]:
+    """Run a model of Transformers on a batch in this block, without a look at the batch's attention mask.
+
+    `on_the_right` says that all padding is there, and that nobody uses what the model returns for it. Where the batch
+    does not say how long its rows are, a block around this one may have said it.
+    """
+    from toolkit.attention import answer_for_transformers
+
+    answer_for_transformers()
+    mask = batch.get("attention_mask")
+    if mask is None:
+        with using(replace(_now, shape=None, lengths=None, hashes={})):
+            yield
+        return
+    lengths = tuple(batch[LENGTHS].tolist()) if LENGTHS in batch else None
+    if lengths is None and _now.shape == mask.shape:
+        lengths = _now.lengths
+    padded = UNPADDED not in batch and (lengths is None or min(lengths) < mask.shape[1])
+    known = replace(_now, shape=mask.shape, padded=padded, on_the_right=on_the_right, lengths=lengths, hashes={})
+    with using(known):
+        yield
+
+
+def end_to_end(lengths: Sequence[int], longest: int, device: torch.device) -> EndToEnd:
+    """Return how rows of these lengths, padded to the longest, lie without their padding.
+
+    The host waits for nothing: it knows the lengths, and sends them once.
+    """
+    host = torch.tensor(lengths)
+    sent = (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
+    tokens = sum(lengths)
+    rows = torch.repeat_interleave(torch.arange(len(lengths), device=device), sent, output_size=tokens)
+    starts = F.pad(sent.cumsum(0), (1, 0))
+    position = torch.arange(tokens, device=device) - starts[rows]
+    runs = tuple((len(list(equal)), length) for length, equal in groupby(lengths))
+    return EndToEnd(tokens, rows, position, rows * longest + position, starts.to(torch.int32), runs)
+
+
+def kept_for_recomputation() -> tuple[AbstractContextManager[None], AbstractContextManager[Layout]]:
+    """Return the `context_fn` of activation checkpointing: computed again, a layer finds the layout that it had."""
+    return nullcontext(), using(replace(_now, calls=dict(_now.calls), is_restored=True))
+
+
+# The older, reentrant kind needs inputs with a gradient, which adapters on frozen weights do not have.
+CHECKPOINTING = {"use_reentrant": False, "context_fn": kept_for_recomputation}
+"""What Transformers is told of activation checkpointing."""

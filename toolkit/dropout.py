@@ -1,0 +1,269 @@
+"""Dropout that knows the sample: what is left out depends on the sample, and never on how a batch is cut or laid out.
+
+Each element of a mask is a hash of (seed, step, sample, which dropout of the model, position in the sample, feature).
+The loop hashes the first three into a key for each row (`toolkit.data.loader`), and here the rest is mixed in: first
+what there is little of, the feature last. A dropout is known by the name of its module, since a count of calls would
+change where activations are computed again.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from hashlib import blake2b
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from toolkit.batch_layout import Layout, layout
+from toolkit.errors import UserError
+
+Masked = Callable[[torch.Tensor, float, int], torch.Tensor]
+
+GOLDEN = 0x9E3779B9 - 2**32
+NUMBER = "dropout_number"
+"""The attribute of a module by which its dropout is told from the others'."""
+SHARED = ("pos_dropout",)
+"""Dropouts of tables that all samples share (DeBERTa's relative positions): one mask for a step."""
+STEPS = 2**16
+"""A rate is rounded to one of so many, and what is kept is scaled by exactly that: two elements share a hash."""
+
+torch_dropout = F.dropout
+
+
+def mix(values: torch.Tensor) -> torch.Tensor:
+    """Hash int32 to int32, one to one, in place: the function lowbias32 (Wellons, 2018)."""
+    values ^= (values >> 16).bitwise_and_(0xFFFF)  # a shift of signed numbers repeats the sign
+    values *= 0x7FEB352D
+    values ^= (values >> 15).bitwise_and_(0x1FFFF)
+    values *= 0x846CA68B - 2**32
+    values ^= (values >> 16).bitwise_and_(0xFFFF)
+    return values
+
+
+def numbered(count: int, device: torch.device, first: int = 0) -> torch.Tensor:
+    """Return the numbers from `first` on, spread over the range of int32: (count,)."""
+    return torch.arange(first, first + count, dtype=torch.int32, device=device) * GOLDEN
+
+
+def one_more(hashes: torch.Tensor, count: int, first: int = 0) -> torch.Tensor:
+    """Return hashes with one more dimension of this size mixed in; it begins at the number `first`."""
+    return mix(hashes.unsqueeze(-1) + numbered(count, hashes.device, first))
+
+
+def kept(hashes: torch.Tensor, count: int, rate: float) -> torch.Tensor:
+    """Return which elements are kept, bool, with one more dimension of this size than the hashes have."""
+    halves = one_more(hashes, (count + 1) // 2).view(torch.int16)
+    return halves[..., :count] >= round(rate * STEPS) - STEPS // 2
+
+
+def dropped(values: torch.Tensor, keep: torch.Tensor, rate: float) -> torch.Tensor:
+    """Return the values that are kept, scaled so that their mean stays what it was, and zero for the others."""
+    left = 1 - round(rate * STEPS) / STEPS
+    return values * (keep.to(values.dtype) * (1 / left if left else 0.0))
+
+
+def by_row(own: Layout, number: int) -> torch.Tensor:
+    """Return a hash for each row, (rows,), for the dropout of this number; each of its calls has another."""
+    assert own.keys is not None
+    return mix(own.keys[:-1] ^ called(own, number))
+
+
+def called(own: Layout, number: int) -> int:
+    """Return the number of a dropout with how often it was asked in this batch before: a module may be used twice.
+
+    Raises:
+        UserError: activations are computed again, and it is not known for which of its calls.
+    """
+    before = own.calls.get(number, 0)
+    if not own.is_restored and torch._C._current_graph_task_id() != -1:
+        # A backward pass is under way: the network's own activation checkpointing computes something again.
+        if before > 1:
+            raise UserError(
+                "a module with dropout runs several times in one forward pass and is computed again in the backward "
+                "pass, and which of its masks is meant is not known; give torch.utils.checkpoint "
+                "context_fn=toolkit.batch_layout.kept_for_recomputation"
+            )
+        return number
+    own.calls[number] = before + 1
+    return signed(number + before * 0x3C6EF372)
+
+
+def by_token(own: Layout, number: int, tokens: int) -> torch.Tensor:
+    """Return a hash for each token: (rows, tokens), or without padding (all tokens,).
+
+    What does not depend on the dropout is made once for a batch.
+    """
+    assert own.keys is not None
+    end_to_end = own.end_to_end
+    place = ("end to end", 0) if end_to_end is not None else ("padded", tokens)
+    if place not in own.hashes:
+        rows = mix(own.keys[:-1].clone())
+        if end_to_end is not None:
+            own.hashes[place] = mix(rows[end_to_end.row] + end_to_end.position.to(torch.int32) * GOLDEN)
+        else:
+            own.hashes[place] = one_more(rows, tokens)
+    return mix(own.hashes[place] ^ called(own, number))
+
+
+def mask_of(values: torch.Tensor, rate: float, number: int, own: Layout) -> torch.Tensor | None:
+    """Return which elements of a tensor are kept, or None where it is not known which sample they belong to."""
+    shape = values.shape
+    if own.end_to_end is not None and values.ndim == 3 and shape[:2] == (1, own.end_to_end.tokens):
+        return kept(by_token(own, number, 0), shape[-1], rate).unsqueeze(0)
+    if not values.ndim or shape[0] != own.rows:
+        flat = own.shape is not None and own.end_to_end is None and shape[:1] == (own.shape.numel(),)
+        if flat and values.ndim == 2 and own.shape is not None and own.shape[0] == own.rows:
+            return kept(by_token(own, number, own.shape[1]).flatten(), shape[-1], rate)
+        return None
+    if values.ndim == 1:
+        return kept(by_row(own, number), 1, rate).squeeze(-1)
+    if values.ndim == 3:
+        return kept(by_token(own, number, shape[1]), shape[-1], rate)
+    hashes = by_row(own, number)
+    for size in shape[1:-1]:
+        hashes = one_more(hashes, size)
+    return kept(hashes, shape[-1], rate)
+
+
+def whole_samples(values: torch.Tensor, rate: float, number: int, own: Layout) -> torch.Tensor | None:
+    """Return which samples are kept, shaped so that it multiplies `values`; None where these are not known."""
+    if not values.ndim or values.shape[0] != own.rows:
+        return None
+    return kept(by_row(own, number), 1, rate).view(-1, *[1] * (values.ndim - 1))
+
+
+def whole_channels(values: torch.Tensor, rate: float, number: int, own: Layout) -> torch.Tensor | None:
+    """Return which channels of which samples are kept, for values of shape (rows, channels, ...); None as above."""
+    if values.ndim < 2 or values.shape[0] != own.rows:
+        return None
+    return kept(by_row(own, number), values.shape[1], rate).view(*values.shape[:2], *[1] * (values.ndim - 2))
+
+
+def shared(values: torch.Tensor, rate: float, number: int, own: Layout) -> torch.Tensor | None:
+    """Return which elements of a table are kept that all samples share: the same in all micro-batches of a step."""
+    assert own.keys is not None
+    hashes = mix(own.keys[-1:] ^ called(own, number)).squeeze(0)
+    for size in values.shape[:-1]:
+        hashes = one_more(hashes, size)
+    return kept(hashes, values.shape[-1], rate)
+
+
+class SampleDropout(torch.nn.Dropout):
+    """A dropout layer whose masks depend on the samples."""
+
+    def __init__(self, rate: float, masked: Callable[..., torch.Tensor | None], instead: Callable[..., Any]) -> None:
+        super().__init__(rate)
+        self.masked = masked
+        self.instead = instead
+        """Torch's own, for where the samples are not known."""
+        self.is_unknown = False
+        """Whether it was found in the trial that they are not."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the values without what is left out."""
+        own = layout()
+        if not self.training or not self.p:
+            return values
+        if own.keys is None or self.is_unknown:
+            return self.instead(values, self.p, self.training)  # type: ignore[no-any-return]
+        keep = self.masked(values, self.p, getattr(self, NUMBER), own)
+        if own.trial is not None:
+            self.is_unknown = keep is None or own.trial.features not in (None, values.shape[-1])
+            return values
+        if keep is None:
+            raise UnknownSamplesError(self, values)
+        return dropped(values, keep, self.p)
+
+
+class UnknownSamplesError(UserError):
+    """A dropout got a tensor of which it is not known which samples it holds."""
+
+    def __init__(self, module: torch.nn.Module, values: torch.Tensor) -> None:
+        super().__init__(
+            f"the dropout of a {type(module).__name__} got a tensor of shape {tuple(values.shape)}, and which samples "
+            "it belongs to is not known, though it was when the model was tried; train without it (--model.dropout 0)"
+        )
+        self.module = module
+
+
+def signed(number: int) -> int:
+    """Return the low 32 bits of a number as those of a signed one."""
+    return (number + 2**31) % 2**32 - 2**31
+
+
+def number_of(name: str) -> int:
+    """Return the number that stands for the name of a module: 32 bits."""
+    return signed(int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big"))
+
+
+def know_samples(model: torch.nn.Module) -> torch.nn.Module:
+    """Replace the dropout layers of a model, in place, by such as depend on the samples; their names stay.
+
+    To be called before anything is wrapped around it: the names decide what is drawn.
+    """
+    for name, module in model.named_modules():
+        setattr(module, NUMBER, number_of(name))
+        for child, layer in module.named_children():
+            if (other := replacement(layer, child)) is not None:
+                module.register_module(child, other.train(layer.training))
+                setattr(other, NUMBER, number_of(f"{name}.{child}"))
+    watch_functions()
+    return model
+
+
+def replacement(layer: Any, name: str) -> SampleDropout | None:
+    """Return what takes the place of a layer, or None where it is no dropout, or another kind of it."""
+    nn = torch.nn
+    match type(layer):
+        case nn.Dropout:
+            return SampleDropout(layer.p, shared if name in SHARED else mask_of, torch_dropout)
+        case nn.Dropout1d | nn.Dropout2d | nn.Dropout3d:
+            own = {nn.Dropout1d: F.dropout1d, nn.Dropout2d: F.dropout2d, nn.Dropout3d: F.dropout3d}[type(layer)]
+            return SampleDropout(layer.p, whole_channels, own)
+    # Stochastic depth: each architecture of Transformers has a class of its own for it.
+    if type(layer).__name__.endswith("DropPath") and isinstance(getattr(layer, "drop_prob", None), float):
+        return SampleDropout(layer.drop_prob, whole_samples, drop_paths)
+    return None
+
+
+def drop_paths(values: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
+    """Leave out whole rows, drawn from torch's generator."""
+    keep = torch.rand((len(values), *[1] * (values.ndim - 1)), device=values.device) >= rate
+    return dropped(values, keep, rate)
+
+
+callers: list[torch.nn.Module] = []
+"""The modules, from the outer to the inner, that are running and call dropout as a function."""
+
+
+def remember_callers(module: torch.nn.Module) -> None:
+    """Note from now on when a module runs that calls dropout as a function: the mask is drawn by its name."""
+    module.register_forward_pre_hook(lambda caller, _: callers.append(caller))
+    module.register_forward_hook(lambda *_: leave(), always_call=True)
+
+
+def leave() -> None:
+    """Note that the innermost such module has ended."""
+    callers.pop()
+
+
+@cache
+def watch_functions() -> None:
+    """Have `torch.nn.functional.dropout` ask for the samples, where a module that calls it is known to be running."""
+    F.dropout = function
+
+
+def function(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+    """Stand in for `torch.nn.functional.dropout`."""
+    own = layout()
+    if own.trial is not None and training and p:
+        whole = own.trial.features in (None, input.shape[-1])
+        if whole and mask_of(input, p, 0, own) is not None:
+            own.trial.callers.add(own.trial.running[-1])
+            return input
+    if not training or not p or own.keys is None or not callers:
+        return torch_dropout(input, p, training, inplace)
+    keep = mask_of(input, p, getattr(callers[-1], NUMBER), own)
+    if keep is None:
+        raise UnknownSamplesError(callers[-1], input)
+    return dropped(input, keep, p)

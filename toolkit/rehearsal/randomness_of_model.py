@@ -1,0 +1,110 @@
+"""Which of what is random in a model depends on the samples alone, tried on a few of them before any step."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from toolkit.batch_layout import Trial, layout
+from toolkit.data.loader import MicroBatches
+from toolkit.data.micro_batches import MicroBatch
+from toolkit.data.order import Ids
+from toolkit.distributed.runtime import Runtime
+from toolkit.dropout import SampleDropout, remember_callers
+from toolkit.grad_cache import loss_of_batch
+from toolkit.models.parameters import canonical, reshard
+from toolkit.task import Source, Task
+
+SAMPLES = 3
+"""Of fewer than two, a row is not told from a tensor that all rows share."""
+THE_LOSS = "the task's loss"
+
+
+@torch.no_grad()
+def find_unknown_randomness(
+    task: Task, runtime: Runtime, model: torch.nn.Module, batches: MicroBatches, ids: Ids
+) -> list[str]:
+    """Return the names of what draws random numbers without regard to the samples, the same in every process.
+
+    Every process runs the same few samples of `ids` through the model, in training mode, and changes nothing. From then
+    on the modules that call dropout as a function are known, so that it is drawn by their names.
+    """
+    chosen = shortest(batches.source, ids)
+    micro = runtime.together(lambda: batches.__getitems__(MicroBatch(0, 1, chosen)))
+    runtime.phase("trying what is random", 1, patient=True, batch=micro)
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    generators = [torch.default_generator]
+    if runtime.has_own_memory:
+        generators.append(torch.get_device_module(runtime.device).default_generators[runtime.device.index or 0])
+
+    def state() -> list[Any]:
+        return [generator.get_state() for generator in generators]
+
+    found: list[str] = []
+    whole = runtime.accelerator.unwrap_model(model)
+    trial = Trial(features=getattr(whole.config, "hidden_size", None) if runtime.strategy.tensor > 1 else None)
+
+    def run() -> None:
+        before = state()
+        with runtime.drawing_from(micro.keys), watching(whole, trial, state, found):
+            layout().trial = trial
+            loss_of_batch(task, model, runtime.to_device(micro.batch))
+        if not found and not same(before, state()):
+            found.append(THE_LOSS)
+
+    runtime.together(run, talking=True)
+    for buffer, before in buffers:
+        buffer.copy_(before)
+    reshard(model)
+    for module in whole.modules():
+        if module in trial.callers:
+            remember_callers(module)
+    found += [
+        canonical(name)
+        for name, module in whole.named_modules()
+        if isinstance(module, SampleDropout) and module.is_unknown and module.p
+    ]
+    return list(dict.fromkeys(name for names in runtime.gather_all(found) for name in names))
+
+
+def shortest(source: Source, ids: Ids) -> tuple[int, ...]:
+    """Return the ids of a few samples, the shortest where lengths are known, of different lengths if there are any."""
+    lengths = source.lengths(ids)
+    if lengths is None:
+        return tuple(ids[:SAMPLES].tolist())
+    order = lengths.argsort(kind="stable")
+    return tuple(ids[order[:SAMPLES]].tolist())
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    """Return whether the states of some generators are equal."""
+    return all(torch.equal(mine, yours) for mine, yours in zip(one, other, strict=True))
+
+
+@contextmanager
+def watching(model: torch.nn.Module, trial: Trial, state: Any, found: list[str]) -> Iterator[None]:
+    """Note in this block which modules are running, and add to `found` those that draw from torch's generators."""
+    handles: list[Any] = []
+    begun: list[tuple[Any, int]] = []
+
+    def begin(module: torch.nn.Module, _: Any) -> None:
+        trial.running.append(module)
+        begun.append((state(), len(found)))
+
+    def end(module: torch.nn.Module, _: Any, __: Any, name: str) -> None:
+        trial.running.pop()
+        before, known = begun.pop()
+        # The innermost module is named, and none of those around it.
+        if len(found) == known and not same(before, state()):
+            found.append(canonical(name))
+
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(begin))
+        handles.append(module.register_forward_hook(partial(end, name=name or type(model).__name__)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
