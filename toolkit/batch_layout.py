@@ -49,6 +49,8 @@ class Trial:
     """The modules that are running, from the outer to the inner."""
     callers: set[torch.nn.Module] = field(default_factory=set)
     """Those that call dropout as a function, on tensors of which the samples are known."""
+    knows_lengths: bool = False
+    """Whether a model that can compute without padding was given a batch of which the lengths are known."""
     features: int | None = None
     """Where layers are split over processes, the size of what they hand on: another one may be a part of it."""
 

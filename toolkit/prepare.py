@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 
+from toolkit.attention import watch_attention
 from toolkit.checkpoint.sharded import whole_weights
 from toolkit.config.learning_rates import with_learning_rate
 from toolkit.config.schema import Config
@@ -21,16 +23,17 @@ from toolkit.distributed.preflight import compare_data, compare_models, digests_
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.tensor_parallel import split_layers
 from toolkit.dropout import know_samples
-from toolkit.errors import UserError
+from toolkit.errors import SharedUserError, UserError
+from toolkit.models.changes import remark
 from toolkit.models.parameters import digest_of_frozen, freeze
 from toolkit.optimizer import begin_averages, build_optimizer
 from toolkit.output.run_folder import RunFolder
 from toolkit.packing import take_padding_out
 from toolkit.randomness import seed_for
 from toolkit.rehearsal.end_of_run import Unknown, results_for_export, try_export
+from toolkit.rehearsal.few_samples import Seen, try_few_samples
 from toolkit.rehearsal.first_batch import parameters_to_freeze
 from toolkit.rehearsal.loss_is_a_sum import check_loss_rule
-from toolkit.rehearsal.randomness_of_model import find_unknown_randomness
 from toolkit.schedules import total_steps
 from toolkit.task import GlobalBatchLoss, Task
 from toolkit.train_state import TrainState
@@ -100,7 +103,7 @@ def prepare(
     loader = build_loader(sampler, task, config.seed, order.steps_per_epoch, pinned=runtime.has_own_memory)
     built = build_and_prepare(task, config, runtime, loader, unused, folder)
     warnings: list[str] = []
-    unknown: list[str] = []
+    seen = Seen([], packs=False)
     mine = islice(sampler, runtime.data_parallel_rank, None, runtime.data_parallel_size)
     plans = list(takewhile(lambda plan: plan.step == first_step, mine))
     if plans:  # none where all steps were done before this start
@@ -113,7 +116,13 @@ def prepare(
             runtime.accelerator.free_memory()
             runtime.phase(PREPARING, patient=True)
             built = replace(build_and_prepare(task, config, runtime, loader, unused), saved_bytes=saved_bytes)
-        unknown = find_unknown_randomness(task, runtime, built.model, batches, order.global_batch(first_step))
+        seen = try_few_samples(task, runtime, built.model, batches, order.global_batch(first_step))
+        if config.batch.pack == "always" and not seen.packs:
+            raise SharedUserError(
+                "batch.pack is always, but the task's batches do not say how long their rows are "
+                "(toolkit.batch_layout.note_padding), so that padding can't be taken out; leave it out"
+            )
+        sampler.packed = seen.packs
         if (
             folder is not None
             and not isinstance(task.loss, GlobalBatchLoss)
@@ -135,7 +144,8 @@ def prepare(
         data=digests,
         frozen=built.frozen,
         unused=unused,
-        drawn_by_topology=unknown,
+        drawn_by_topology=seen.random,
+        packs=seen.packs,
         saved_bytes=built.saved_bytes,
         warnings=warnings,
         step=first_step,
@@ -252,7 +262,8 @@ def build_model(task: Task, config: Config, runtime: Runtime, unused: Sequence[s
     runtime.seed(seed_for(config.seed, "new weights"))
     model = build_on_main(lambda: task.model(runtime), runtime).train()
     know_samples(model)
-    take_padding_out(model)
+    watch_attention()
+    pack_rows(model, task, config)
     freeze(model, unused)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError("the model has no trainable parameter; leave at least one with requires_grad")
@@ -264,6 +275,21 @@ def build_model(task: Task, config: Config, runtime: Runtime, unused: Sequence[s
             "weights: set model.dtype to float32, or mixed_precision to no in the launch file"
         )
     return model
+
+
+def pack_rows(model: torch.nn.Module, task: Task, config: Config) -> None:
+    """Have a model compute without padding where it can; otherwise the plan says why not.
+
+    Raises:
+        UserError: it can't, and `batch.pack` is always.
+    """
+    if config.batch.pack == "never":
+        return
+    reason = take_padding_out(model)
+    if reason is not None and config.batch.pack == "always":
+        raise UserError(f"batch.pack is always, but this model can't compute without padding: {reason}; leave it out")
+    if reason is not None and task.data.train.lengths(np.zeros(1, dtype=np.int64)) is not None:
+        remark(model, {"packing": f"padded to the longest text of a micro-batch: {reason}"})
 
 
 def check_fit(task: Task, config: Config, runtime: Runtime) -> None:

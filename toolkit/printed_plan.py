@@ -49,7 +49,7 @@ def plan(state: TrainState) -> dict[str, str]:
         f"{size} = {processes} {group} x {fewest} micro-batch(es) of about {amount(size / processes / fewest)}"
     )
     if by_length:
-        finer = ", and into more where that saves padding" if runtime.device.type == "cpu" else ""
+        finer = ", and into more where that saves padding" if runtime.device.type == "cpu" and not state.packs else ""
         summary["global batch"] += f", cut by length{finer}"
     epochs = amount(state.total_steps / state.steps_per_epoch)
     summary["steps"] = (
@@ -88,6 +88,8 @@ def plan(state: TrainState) -> dict[str, str]:
     summary["launch file"] = runtime.launch.description
     for part in state.model.modules():
         summary |= getattr(part, "plan_remarks", {})
+    if state.packs:
+        summary["packing"] = "without padding: inside the model the texts of a micro-batch lie end to end"
     if state.drawn_by_topology:
         summary["note"] = (
             f"what is random in {named(state.drawn_by_topology)} is not drawn for each sample, so numbers repeat on "

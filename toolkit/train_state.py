@@ -108,6 +108,8 @@ class TrainState:
     """The parameters that are frozen because the task leaves them unused."""
     drawn_by_topology: Sequence[str] = ()
     """What in the model draws random numbers without regard to the samples, by name."""
+    packs: bool = False
+    """Whether the model computes batches without their padding."""
     saved_bytes: int = 0
     """What the saved model takes on the disk, where it was tried, in the main process."""
     starts: Sequence[Mapping[str, Any]] = ()

@@ -54,6 +54,9 @@ class BatchConfig:
     balance: bool = execution(True)
     """Cut each global batch by length: little padding, and about the same work for each process. It changes no
     number."""
+    pack: Literal["auto", "always", "never"] = execution("auto")
+    """Compute texts end to end instead of padding them to one length: auto where the model was tried so. It changes no
+    number."""
     eval: int | None = execution(None)
     """Samples that one process evaluates at once; null means batch.micro if that is set, else 64. No number changes."""
     reduce_each: bool = execution(False)

@@ -67,6 +67,8 @@ class MicroBatchSampler(Sampler[MicroBatch]):
         self.micro = micro
         self.balance = balance
         self.call_cost = call_cost
+        self.packed = False
+        """Whether the model computes without padding."""
         # Accelerate reads it.
         self.drop_last = False
 
@@ -74,7 +76,7 @@ class MicroBatchSampler(Sampler[MicroBatch]):
         for step in range(self.first, self.end):
             ids = self.order.global_batch(step)
             lengths = self.source.lengths(ids) if self.balance else None
-            yield from cut(step, ids, lengths, self.processes, self.micro, self.call_cost)
+            yield from cut(step, ids, lengths, self.processes, self.micro, None if self.packed else self.call_cost)
 
 
 class MicroBatches(Dataset[LoadedMicroBatch]):

@@ -1,7 +1,8 @@
-"""Which of what is random in a model depends on the samples alone, tried on a few of them before any step."""
+"""What a few samples show of a model before any step: what in it is random, and whether it computes padding."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,18 +23,25 @@ SAMPLES = 3
 THE_LOSS = "the task's loss"
 
 
-@torch.no_grad()
-def find_unknown_randomness(
-    task: Task, runtime: Runtime, model: torch.nn.Module, batches: MicroBatches, ids: Ids
-) -> list[str]:
-    """Return the names of what draws random numbers without regard to the samples, the same in every process.
+@dataclass(frozen=True)
+class Seen:
+    """What was found, the same in every process."""
 
-    Every process runs the same few samples of `ids` through the model, in training mode, and changes nothing. From then
-    on the modules that call dropout as a function are known, so that it is drawn by their names.
+    random: list[str]
+    """The names of what draws random numbers without regard to the samples."""
+    packs: bool
+    """Whether it computes batches without their padding."""
+
+
+@torch.no_grad()
+def try_few_samples(task: Task, runtime: Runtime, model: torch.nn.Module, batches: MicroBatches, ids: Ids) -> Seen:
+    """Run the same few samples of `ids` through the model in every process, in training mode, and change nothing.
+
+    From then on the modules that call dropout as a function are known, so that it is drawn by their names.
     """
     chosen = shortest(batches.source, ids)
     micro = runtime.together(lambda: batches.__getitems__(MicroBatch(0, 1, chosen)))
-    runtime.phase("trying what is random", 1, patient=True, batch=micro)
+    runtime.phase("trying a few samples", 1, patient=True, batch=micro)
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     generators = [torch.default_generator]
     if runtime.has_own_memory:
@@ -66,11 +74,12 @@ def find_unknown_randomness(
         for name, module in whole.named_modules()
         if isinstance(module, SampleDropout) and module.is_unknown and module.p
     ]
-    return list(dict.fromkeys(name for names in runtime.gather_all(found) for name in names))
+    everywhere = dict.fromkeys(name for names in runtime.gather_all(found) for name in names)
+    return Seen(list(everywhere), trial.knows_lengths)
 
 
 def shortest(source: Source, ids: Ids) -> tuple[int, ...]:
-    """Return the ids of a few samples, the shortest where lengths are known, of different lengths if there are any."""
+    """Return the ids of a few samples, the shortest where lengths are known, in their order."""
     lengths = source.lengths(ids)
     if lengths is None:
         return tuple(ids[:SAMPLES].tolist())
