@@ -76,10 +76,11 @@ def shown(outcome: Outcome) -> list[dict[str, Any]]:
     return [json.loads(row) for row in (outcome.folder / "predictions.jsonl").read_text().splitlines()]
 
 
-def stream_of(folder: Path, tokens: Sequence[int], size: int = 1) -> Stream:
-    """Return a stream of these tokens."""
+def stream_of(folder: Path, tokens: Sequence[int], size: int = 1, ends: Sequence[int] | None = None) -> Stream:
+    """Return a stream of these tokens, of documents that end at these places, or of a single one."""
     folder.mkdir(parents=True, exist_ok=True)
     np.array(tokens, dtype=np.int32).tofile(folder / "tokens.bin")
+    np.save(folder / "ends.npy", np.array([len(tokens) - 1] if ends is None else ends))
     (folder / "content.json").write_text(json.dumps({"digest": "", "bytes": size}))
     return Stream(folder)
 
@@ -108,6 +109,30 @@ def test_every_token_is_in_exactly_one_block(tmp_path_factory: pytest.TempPathFa
     assert all(part[0] == 101 and part[-2:].tolist() == [102, 102] for part in framed)
     assert np.concatenate([part[1:-2] for part in framed]).tolist() == list(range(1, length + 1))
     assert whole.lengths(np.arange(len(whole))).tolist() == list(map(len, framed))
+
+
+@given(documents=st.lists(st.integers(0, 30), min_size=1, max_size=9), block=st.integers(2, 12))
+@settings(max_examples=60, deadline=None)
+def test_documents_that_are_apart_share_no_block(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[int], block: int
+) -> None:
+    """Tokens of document d are d * 100 + 1 and on; 0 ends each of them."""
+    texts = [[100 * d + place for place in range(1, count + 1)] for d, count in enumerate(documents)]
+    tokens = [0, *(token for text in texts for token in [*text, 0])]
+    ends = np.cumsum([count + 1 for count in documents]).tolist()
+    stream = stream_of(tmp_path_factory.mktemp("stream"), tokens, ends=ends)
+    causal = CausalBlocks(stream, block, apart=True)
+    samples = causal.fetch(range(len(causal)))
+    assert np.concatenate([sample["labels"] for sample in samples]).tolist() == tokens[1:]
+    for sample in samples:
+        assert len({token // 100 for token in [*sample["input_ids"], *sample["labels"]] if token}) <= 1
+        assert not sample["input_ids"][1:].tolist().count(0)  # a document begins a block
+    assert causal.lengths(np.arange(len(causal))).tolist() == [len(sample["labels"]) for sample in samples]
+    whole = WholeBlocks(stream, block + 2, [101], [102], apart=True)
+    framed = [sample["input_ids"][1:-1].tolist() for sample in whole.fetch(range(len(whole)))]
+    assert [token for part in framed for token in part] == [token for text in texts for token in text]
+    assert all(len({token // 100 for token in part}) == 1 for part in framed)
+    assert causal.digest() != CausalBlocks(stream, block).digest()
 
 
 def test_a_long_document_is_tokenized_in_parts_as_it_would_be_whole(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -41,7 +41,10 @@ class Documents(DataConfig):
     """The column with the text, where the data has columns; null finds it by its name. A text file (.txt) is a
     document."""
     block: int = 128
-    """Tokens that the model reads at once: documents are joined, and cut into blocks of this length."""
+    """Tokens that the model reads at once: documents are cut into blocks of at most this length."""
+    documents: Literal["apart", "joined"] | None = None
+    """Keep documents apart, so that no token sees another document, or join them before they are cut; null keeps them
+    apart where there are several."""
     mask: float = 0.15
     """The part of the tokens that is hidden and has to be found again; it counts for the masked objective alone."""
     drop_invalid: bool = False
@@ -87,7 +90,10 @@ class Documents(DataConfig):
         if len(rows) == 1:
             rows, summary["held out"] = hold_out_documents(rows[0], self.held_out)
         train, evaluate = rows
-        return ReadDocuments(train, evaluate, self.block, summary=summary, files=read.files, workers=self.workers)
+        apart = len(train) + len(evaluate) > 2 if self.documents is None else self.documents == "apart"
+        return ReadDocuments(
+            train, evaluate, self.block, apart, summary=summary, files=read.files, workers=self.workers
+        )
 
     def _column(self, tables: dict[str, Any]) -> str:
         """Return the column with the text, which all tables have."""
@@ -137,6 +143,7 @@ class ReadDocuments(DataRead):
     train: DocumentRows
     evaluate: DocumentRows
     block: int
+    apart: bool
 
     def training_texts(self) -> Iterator[str]:
         """Yield every training document, to train a tokenizer on."""
@@ -154,16 +161,19 @@ class ReadDocuments(DataRead):
             UserError: the tokenizer has no token to end a document with, or data.block does not fit it or the model.
         """
         train, evaluate = (
-            make_blocks(tokenize_documents(rows.texts(), rows.digest, tokenizer), tokenizer, objective, self.block)
+            make_blocks(
+                tokenize_documents(rows.texts(), rows.digest, tokenizer), tokenizer, objective, self.block, self.apart
+            )
             for rows in (self.train, self.evaluate)
         )
         sizes = [
             f"{len(rows):,} ({len(blocks.stream) - 1:,} tokens)"
             for rows, blocks in ((self.train, train), (self.evaluate, evaluate))
         ]
+        cut = "at most {} tokens, documents apart" if self.apart else "{} tokens, across documents"
         summary = {
             "documents": f"{sizes[0]} to train on and {sizes[1]} to evaluate on",
-            "blocks": f"{len(train):,} and {len(evaluate):,} of {self.block} tokens, across documents",
+            "blocks": f"{len(train):,} and {len(evaluate):,} of {cut.format(self.block)}",
         }
         return BlockData(train, evaluate, self.files, self.workers, self.summary | summary)
 

@@ -12,7 +12,7 @@ from toolkit.data.cache import digest_of, once_per_machine
 from toolkit.data.tokenized import settings_kept, tokenizer_digest
 from toolkit.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
 """Part of every key in the cache: to be raised when what is written below changes."""
 PART = 65_536
 """Characters of a document that are tokenized at once: a tokenizer takes some hundred bytes for each token."""
@@ -32,6 +32,8 @@ class Stream:
         self.tokens: Tokens = np.memmap(folder / "tokens.bin", dtype=np.int32, mode="r")
         self.digest: str = about["digest"]
         """A hash of the tokens."""
+        self.ends: np.ndarray[Any, np.dtype[np.int64]] = np.load(folder / "ends.npy", mmap_mode="r")
+        """Where each document ends: the place of the token that follows it (int64)."""
         self.bytes: int = about["bytes"]
         """Bytes of the texts in UTF-8; the tokens after the first predict exactly these, and where documents end."""
 
@@ -81,7 +83,8 @@ def end_of_text(tokenizer: Any) -> int:
 
 def _write(texts: Iterable[str], tokenizer: Any, end: int, folder: Path) -> None:
     state = blake2b(digest_size=16)
-    size = 0
+    size = place = 0
+    document_ends = []
 
     def put(ids: Sequence[int]) -> None:
         content = np.array(ids, dtype=np.int32).tobytes()
@@ -102,6 +105,10 @@ def _write(texts: Iterable[str], tokenizer: Any, end: int, folder: Path) -> None
             for (part, ends), ids in zip(together, encoded, strict=True):
                 size += len(part.encode("utf-8"))
                 put([*ids, end] if ends else ids)
+                place += len(ids) + ends
+                if ends:
+                    document_ends.append(place)
+    np.save(folder / "ends.npy", np.array(document_ends, dtype=np.int64))
     content = {"digest": state.hexdigest(), "bytes": size}
     (folder / "content.json").write_text(json.dumps(content), encoding="utf-8")
 
