@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from toolkit.batch_layout import EndToEnd, Layout, layout
-from toolkit.dropout import NUMBER, by_row, callers, dropped, kept, one_more
+from toolkit.dropout import NUMBER, by_row, callers, dropped, one_more
 
 IMPLEMENTATIONS = ("sdpa", "eager", "flash_attention_2")
 """Kinds of attention of which Transformers asks the masks here."""
@@ -154,7 +154,7 @@ def drop_of(module: Any, rate: float, own: Layout, heads: int) -> Masks:
     def masks(first_row: int, count: int) -> Callable[[torch.Tensor], torch.Tensor]:
         def drop(weights: torch.Tensor) -> torch.Tensor:
             each = one_more(rows[first_row : first_row + count], weights.shape[-2])
-            return dropped(weights, kept(each, weights.shape[-1], rate), rate)
+            return dropped(weights, each, rate)
 
         return drop
 

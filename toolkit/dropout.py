@@ -17,8 +17,6 @@ import torch.nn.functional as F
 from toolkit.batch_layout import Layout, layout
 from toolkit.errors import UserError
 
-Masked = Callable[[torch.Tensor, float, int], torch.Tensor]
-
 GOLDEN = 0x9E3779B9 - 2**32
 NUMBER = "dropout_number"
 """The attribute of a module by which its dropout is told from the others'."""
@@ -56,10 +54,51 @@ def kept(hashes: torch.Tensor, count: int, rate: float) -> torch.Tensor:
     return halves[..., :count] >= round(rate * STEPS) - STEPS // 2
 
 
-def dropped(values: torch.Tensor, keep: torch.Tensor, rate: float) -> torch.Tensor:
-    """Return the values that are kept, scaled so that their mean stays what it was, and zero for the others."""
+def scale_of(rate: float) -> float:
+    """Return what the values that are kept are multiplied by, so that their mean stays what it was."""
     left = 1 - round(rate * STEPS) / STEPS
-    return values * (keep.to(values.dtype) * (1 / left if left else 0.0))
+    return 1 / left if left else 0.0
+
+
+def masked(values: torch.Tensor, keep: torch.Tensor, rate: float) -> torch.Tensor:
+    """Return the values that are kept, scaled, and zero for the others."""
+    return values * (keep.to(values.dtype) * scale_of(rate))
+
+
+def dropped(values: torch.Tensor, hashes: torch.Tensor, rate: float) -> torch.Tensor:
+    """Return the values without what is left out, given hashes of their shape without the last dimension."""
+    if values.device.type == "cuda":
+        return one_kernel()(values, hashes, round(rate * STEPS) - STEPS // 2, scale_of(rate))
+    return masked(values, kept(hashes, values.shape[-1], rate), rate)
+
+
+def in_one_kernel(values: torch.Tensor, hashes: torch.Tensor, threshold: int, scale: float) -> torch.Tensor:
+    """Return what `dropped` does, in operations that a compiler makes one kernel of: no view of half the width."""
+    feature = torch.arange(values.shape[-1], dtype=torch.int32, device=values.device)
+    mixed = hashes.unsqueeze(-1) + (feature >> 1) * GOLDEN
+    mixed = (mixed ^ ((mixed >> 16) & 0xFFFF)) * 0x7FEB352D
+    mixed = (mixed ^ ((mixed >> 15) & 0x1FFFF)) * (0x846CA68B - 2**32)
+    mixed = mixed ^ ((mixed >> 16) & 0xFFFF)
+    half = torch.where((feature & 1) == 1, mixed >> 16, (mixed << 16) >> 16)
+    return values * ((half >= threshold).to(values.dtype) * scale)
+
+
+@cache
+def one_kernel() -> Callable[[torch.Tensor, torch.Tensor, int, float], torch.Tensor]:
+    """Return `in_one_kernel` compiled for a GPU; as it is if it can't be compiled, or would give other masks there.
+
+    (For CPUs the compiler of torch 2.13 makes other masks of some shapes. They are not compiled there.)
+    """
+    compiled = torch.compile(in_one_kernel, dynamic=True)
+    hashes = numbered(77 * 13, torch.device("cuda")).view(77, 13)
+    values = torch.ones(77, 13, 95, device="cuda")
+    with torch.no_grad():
+        try:
+            found = compiled(values, hashes, -26214, 1.25)
+        except Exception:
+            return in_one_kernel
+        same = torch.equal(found, in_one_kernel(values, hashes, -26214, 1.25))
+    return compiled if same else in_one_kernel
 
 
 def by_row(own: Layout, number: int) -> torch.Tensor:
@@ -105,55 +144,61 @@ def by_token(own: Layout, number: int, tokens: int) -> torch.Tensor:
     return mix(own.hashes[place] ^ called(own, number))
 
 
-def mask_of(values: torch.Tensor, rate: float, number: int, own: Layout) -> torch.Tensor | None:
-    """Return which elements of a tensor are kept, or None where it is not known which sample they belong to."""
+Drop = Callable[[torch.Tensor, float, int, Layout], torch.Tensor | None]
+"""Returns values without what is left out, at a rate, for the dropout of a number; None where it is not known which
+samples they belong to."""
+
+
+def elements(values: torch.Tensor, rate: float, number: int, own: Layout) -> torch.Tensor | None:
+    """Drop each element by itself."""
     shape = values.shape
     if own.end_to_end is not None and values.ndim == 3 and shape[:2] == (1, own.end_to_end.tokens):
-        return kept(by_token(own, number, 0), shape[-1], rate).unsqueeze(0)
+        return dropped(values, by_token(own, number, 0).unsqueeze(0), rate)
     if not values.ndim or shape[0] != own.rows:
         flat = own.shape is not None and own.end_to_end is None and shape[:1] == (own.shape.numel(),)
         if flat and values.ndim == 2 and own.shape is not None and own.shape[0] == own.rows:
-            return kept(by_token(own, number, own.shape[1]).flatten(), shape[-1], rate)
+            return dropped(values, by_token(own, number, own.shape[1]).flatten(), rate)
         return None
     if values.ndim == 1:
-        return kept(by_row(own, number), 1, rate).squeeze(-1)
+        return masked(values, kept(by_row(own, number), 1, rate).squeeze(-1), rate)
     if values.ndim == 3:
-        return kept(by_token(own, number, shape[1]), shape[-1], rate)
+        return dropped(values, by_token(own, number, shape[1]), rate)
     hashes = by_row(own, number)
     for size in shape[1:-1]:
         hashes = one_more(hashes, size)
-    return kept(hashes, shape[-1], rate)
+    return dropped(values, hashes, rate)
 
 
-def whole_samples(values: torch.Tensor, rate: float, number: int, own: Layout) -> torch.Tensor | None:
-    """Return which samples are kept, shaped so that it multiplies `values`; None where these are not known."""
+def samples(values: torch.Tensor, rate: float, number: int, own: Layout) -> torch.Tensor | None:
+    """Drop whole samples (stochastic depth)."""
     if not values.ndim or values.shape[0] != own.rows:
         return None
-    return kept(by_row(own, number), 1, rate).view(-1, *[1] * (values.ndim - 1))
+    return masked(values, kept(by_row(own, number), 1, rate).view(-1, *[1] * (values.ndim - 1)), rate)
 
 
-def whole_channels(values: torch.Tensor, rate: float, number: int, own: Layout) -> torch.Tensor | None:
-    """Return which channels of which samples are kept, for values of shape (rows, channels, ...); None as above."""
+def channels(values: torch.Tensor, rate: float, number: int, own: Layout) -> torch.Tensor | None:
+    """Drop whole channels of samples, of values of shape (rows, channels, ...)."""
     if values.ndim < 2 or values.shape[0] != own.rows:
         return None
-    return kept(by_row(own, number), values.shape[1], rate).view(*values.shape[:2], *[1] * (values.ndim - 2))
+    keep = kept(by_row(own, number), values.shape[1], rate)
+    return masked(values, keep.view(*values.shape[:2], *[1] * (values.ndim - 2)), rate)
 
 
-def shared(values: torch.Tensor, rate: float, number: int, own: Layout) -> torch.Tensor | None:
-    """Return which elements of a table are kept that all samples share: the same in all micro-batches of a step."""
+def shared(values: torch.Tensor, rate: float, number: int, own: Layout) -> torch.Tensor:
+    """Drop elements of a table that all samples share: the same ones in all micro-batches of a step."""
     assert own.keys is not None
     hashes = mix(own.keys[-1:] ^ called(own, number)).squeeze(0)
     for size in values.shape[:-1]:
         hashes = one_more(hashes, size)
-    return kept(hashes, values.shape[-1], rate)
+    return dropped(values, hashes, rate)
 
 
 class SampleDropout(torch.nn.Dropout):
     """A dropout layer whose masks depend on the samples."""
 
-    def __init__(self, rate: float, masked: Callable[..., torch.Tensor | None], instead: Callable[..., Any]) -> None:
+    def __init__(self, rate: float, drop: Drop, instead: Callable[..., Any]) -> None:
         super().__init__(rate)
-        self.masked = masked
+        self.drop = drop
         self.instead = instead
         """Torch's own, for where the samples are not known."""
         self.is_unknown = False
@@ -166,13 +211,13 @@ class SampleDropout(torch.nn.Dropout):
             return values
         if own.keys is None or self.is_unknown:
             return self.instead(values, self.p, self.training)  # type: ignore[no-any-return]
-        keep = self.masked(values, self.p, getattr(self, NUMBER), own)
+        left = self.drop(values, self.p, getattr(self, NUMBER), own)
         if own.trial is not None:
-            self.is_unknown = keep is None or own.trial.features not in (None, values.shape[-1])
+            self.is_unknown = left is None or own.trial.features not in (None, values.shape[-1])
             return values
-        if keep is None:
+        if left is None:
             raise UnknownSamplesError(self, values)
-        return dropped(values, keep, self.p)
+        return left
 
 
 class UnknownSamplesError(UserError):
@@ -216,20 +261,20 @@ def replacement(layer: Any, name: str) -> SampleDropout | None:
     nn = torch.nn
     match type(layer):
         case nn.Dropout:
-            return SampleDropout(layer.p, shared if name in SHARED else mask_of, torch_dropout)
+            return SampleDropout(layer.p, shared if name in SHARED else elements, torch_dropout)
         case nn.Dropout1d | nn.Dropout2d | nn.Dropout3d:
             own = {nn.Dropout1d: F.dropout1d, nn.Dropout2d: F.dropout2d, nn.Dropout3d: F.dropout3d}[type(layer)]
-            return SampleDropout(layer.p, whole_channels, own)
+            return SampleDropout(layer.p, channels, own)
     # Stochastic depth: each architecture of Transformers has a class of its own for it.
     if type(layer).__name__.endswith("DropPath") and isinstance(getattr(layer, "drop_prob", None), float):
-        return SampleDropout(layer.drop_prob, whole_samples, drop_paths)
+        return SampleDropout(layer.drop_prob, samples, drop_paths)
     return None
 
 
 def drop_paths(values: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
     """Leave out whole rows, drawn from torch's generator."""
     keep = torch.rand((len(values), *[1] * (values.ndim - 1)), device=values.device) >= rate
-    return dropped(values, keep, rate)
+    return masked(values, keep, rate)
 
 
 callers: list[torch.nn.Module] = []
@@ -258,12 +303,12 @@ def function(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace
     own = layout()
     if own.trial is not None and training and p:
         whole = own.trial.features in (None, input.shape[-1])
-        if whole and mask_of(input, p, 0, own) is not None:
+        if whole and elements(input, p, 0, own) is not None:
             own.trial.callers.add(own.trial.running[-1])
             return input
     if not training or not p or own.keys is None or not callers:
         return torch_dropout(input, p, training, inplace)
-    keep = mask_of(input, p, getattr(callers[-1], NUMBER), own)
-    if keep is None:
+    left = elements(input, p, getattr(callers[-1], NUMBER), own)
+    if left is None:
         raise UnknownSamplesError(callers[-1], input)
-    return dropped(input, keep, p)
+    return left
