@@ -1,9 +1,13 @@
-"""One training of `against_trainer.py`: a recipe's task by the toolkit's loop, or by Transformers' Trainer.
+"""One training of `against_trainer.py` or `throughput.py`: a recipe's task by the toolkit's loop, or by another one.
 
-python benchmarks/accuracy/against_trainer_worker.py OUTPUT.json RECIPE toolkit|Trainer [flags of the recipe]
+python benchmarks/accuracy/against_trainer_worker.py OUTPUT.json RECIPE METHOD [flags of the recipe]
+
+METHOD is toolkit, Trainer (Transformers' own, its batches grouped by length), "Trainer, default" (its random batches),
+or "by hand" (a loop written for this one purpose, samples end to end: `packed_by_hand.py`).
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +20,7 @@ import numpy as np
 import torch
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "tests" / "helpers"))
+sys.path += [str(ROOT / "tests" / "helpers"), str(ROOT / "benchmarks" / "performance")]
 
 from recipe_layouts import config_class, load_recipe  # noqa: E402
 
@@ -37,8 +41,18 @@ def main() -> None:
     recipe = load_recipe(name)
     config: Any = parse(config_class(recipe), recipe.__doc__ or "", [*flags, "--output", "runs/not-written"])
     runtime = start_runtime(config)
-    work = with_toolkit if method == "toolkit" else with_trainer
-    figures = work(recipe.task(config), config, runtime)
+    task = recipe.task(config)
+    if "SKIP_EVALUATION" in os.environ:
+        task = replace(task, data=replace(task.data, evaluate=None))
+    match method:
+        case "toolkit":
+            figures = with_toolkit(task, config, runtime)
+        case "by hand":
+            from packed_by_hand import train_by_hand
+
+            figures = train_by_hand(task, config, runtime)
+        case _:
+            figures = with_trainer(task, config, runtime, grouped="default" not in method)
     Path(place).write_text(json.dumps({**figures, "flags": flags}, indent=1), encoding="utf-8")
     runtime.close()
 
@@ -68,7 +82,7 @@ class Samples(torch.utils.data.Dataset[Any]):
         return sample if self.transform is None else self.transform(sample, self.generator)
 
 
-def with_trainer(task: Task, config: Any, runtime: Runtime) -> Figures:
+def with_trainer(task: Task, config: Any, runtime: Runtime, grouped: bool) -> Figures:
     """Train with Transformers' Trainer, its own loss and sampler; the toolkit evaluates what came out."""
     from transformers import Trainer, TrainingArguments
 
@@ -90,7 +104,7 @@ def with_trainer(task: Task, config: Any, runtime: Runtime) -> Figures:
             max_grad_norm=optim.clip or 0.0,
             warmup_steps=optim.warmup,
             lr_scheduler_type=optim.schedule,
-            train_sampling_strategy="group_by_length" if lengths is not None else "random",
+            train_sampling_strategy="group_by_length" if grouped and lengths is not None else "random",
             logging_strategy="no",
             save_strategy="no",
             report_to=[],
@@ -109,9 +123,8 @@ def with_trainer(task: Task, config: Any, runtime: Runtime) -> Figures:
         begun = time.perf_counter()
         done = trainer.train()
         seconds = time.perf_counter() - begun
-    last = evaluate_model(task, config, runtime, model)
-    assert last is not None
-    return {"metrics": last.metrics, "seconds": seconds, "steps": done.global_step}
+    last = evaluate_model(task, config, runtime, model) if task.data.evaluate is not None else None
+    return {"metrics": last.metrics if last is not None else {}, "seconds": seconds, "steps": done.global_step}
 
 
 def as_it_is(batch: Mapping[str, Any]) -> dict[str, Any]:
