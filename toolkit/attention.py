@@ -7,7 +7,9 @@ knows the answer. Rows that lie end to end need no mask at all: attention is com
 weights of attention are dropped out, they are computed in plain sight, since no fused kernel takes a mask for them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from inspect import signature
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from toolkit.batch_layout import EndToEnd, Layout, layout
+from toolkit.batch_layout import LENGTHS, UNPADDED, EndToEnd, Layout, layout, using
 from toolkit.dropout import NUMBER, by_row, callers, dropped, one_more
 
 IMPLEMENTATIONS = ("sdpa", "eager", "flash_attention_2")
@@ -65,6 +67,29 @@ def answer_for_transformers() -> None:
     for name in IMPLEMENTATIONS:
         ALL_MASK_ATTENTION_FUNCTIONS[name] = without_looking(ALL_MASK_ATTENTION_FUNCTIONS[name])
     ALL_ATTENTION_FUNCTIONS["sdpa"] = of_samples(ALL_ATTENTION_FUNCTIONS["sdpa"])
+
+
+@contextmanager
+def padding_known(batch: Mapping[str, torch.Tensor], on_the_right: bool = False) -> Iterator[None]:
+    """Run a model of Transformers on a batch in this block, without a look at the batch's attention mask.
+
+    `on_the_right` says that all padding is there, and that nobody uses what the model returns for it. Where the batch
+    does not say how long its rows are, a block around this one may have said it.
+    """
+    answer_for_transformers()
+    now = layout()
+    mask = batch.get("attention_mask")
+    if mask is None:
+        with using(replace(now, shape=None, lengths=None, hashes={})):
+            yield
+        return
+    lengths = tuple(batch[LENGTHS].tolist()) if LENGTHS in batch else None
+    if lengths is None and now.shape == mask.shape:
+        lengths = now.lengths
+    padded = UNPADDED not in batch and (lengths is None or min(lengths) < mask.shape[1])
+    known = replace(now, shape=mask.shape, padded=padded, on_the_right=on_the_right, lengths=lengths, hashes={})
+    with using(known):
+        yield
 
 
 def without_looking(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ need not look at a mask on the device. It is a state of this process and not an 
 inside models of other people.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -117,30 +117,6 @@ def note_padding(lengths: Sequence[int], side: str = "right") -> dict[str, torch
     """Return what a collate function adds to a batch of rows of these lengths, padded on this side."""
     notes = {UNPADDED: torch.empty(0)} if min(lengths) == max(lengths) else {}
     return {**notes, LENGTHS: torch.tensor(lengths)} if side == "right" else notes
-
-
-@contextmanager
-def padding_known(batch: Mapping[str, torch.Tensor], on_the_right: bool = False) -> Iterator[None]:
-    """Run a model of Transformers on a batch in this block, without a look at the batch's attention mask.
-
-    `on_the_right` says that all padding is there, and that nobody uses what the model returns for it. Where the batch
-    does not say how long its rows are, a block around this one may have said it.
-    """
-    from toolkit.attention import answer_for_transformers
-
-    answer_for_transformers()
-    mask = batch.get("attention_mask")
-    if mask is None:
-        with using(replace(_now, shape=None, lengths=None, hashes={})):
-            yield
-        return
-    lengths = tuple(batch[LENGTHS].tolist()) if LENGTHS in batch else None
-    if lengths is None and _now.shape == mask.shape:
-        lengths = _now.lengths
-    padded = UNPADDED not in batch and (lengths is None or min(lengths) < mask.shape[1])
-    known = replace(_now, shape=mask.shape, padded=padded, on_the_right=on_the_right, lengths=lengths, hashes={})
-    with using(known):
-        yield
 
 
 def end_to_end(lengths: Sequence[int], longest: int, device: torch.device) -> EndToEnd:

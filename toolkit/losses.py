@@ -7,7 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from toolkit.batch_layout import NOTES, padding_known
+from toolkit.attention import padding_known
+from toolkit.batch_layout import NOTES
 
 NOT_COUNTED = -100
 """The label of a token that carries no loss: torch's own default, which Transformers follows."""

@@ -1,7 +1,7 @@
 """A run that is moved between process counts, stopped in mid-epoch each time, against one that is left alone.
 
     python benchmarks/fault_tolerance/elastic_chain.py
-        2, 1, 4 and 2 processes, a BERT classifier and a Llama in float64; 3 minutes on two cores
+        2, 1, 4 and 2 processes, a BERT classifier and a Llama in float64 with dropout; 3 minutes on two cores
     python benchmarks/fault_tolerance/elastic_chain.py --models BERT --chain 1 2 --samples 45
 
 Both see the same samples in the same steps; the weights, losses and gradient norms differ by rounding alone; and over
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 import torch
 from machine import accelerate_launch, machine, table
 from safetensors.torch import load_file
-from topology_work import BOUNDS, furthest
+from topology_work import MODELS, furthest
 
 from toolkit.data.order import ShuffledOrder
 from toolkit.output.ledger import read_ledger
@@ -86,7 +86,7 @@ def compare(model: str, chain: list[int], samples: int, place: Path) -> tuple[li
     same = [row["fingerprint"] for row in rows] == [row["fingerprint"] for row in other_rows]
     once = each_once(seen, samples, order.steps_per_epoch)
     mid_epoch = all(stop % order.steps_per_epoch for stop in stops)
-    kept = same and once and mid_epoch and max(apart, loss, norm) < BOUNDS[model]
+    kept = same and once and mid_epoch and max(apart, loss, norm) < MODELS[model].bound
     return (
         [
             model,
@@ -96,7 +96,7 @@ def compare(model: str, chain: list[int], samples: int, place: Path) -> tuple[li
             f"{norm:.1e}",
             "yes" if same else "NO",
             "yes" if once else "NO",
-            f"{BOUNDS[model]:.0e}",
+            f"{MODELS[model].bound:.0e}",
         ],
         kept,
     )

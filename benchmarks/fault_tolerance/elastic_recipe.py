@@ -16,7 +16,7 @@ from typing import Any, Literal
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import torch
-from topology_work import GLOBAL_BATCH, MODELS, SAMPLES, Source, work_task
+from topology_work import GLOBAL_BATCH, MODELS, SAMPLES, Images, Source, work_task
 
 from toolkit import BatchConfig, Config, OptimConfig, Task, fine_tune
 from toolkit.distributed.phase import PhaseTracker
@@ -28,7 +28,7 @@ class Elastic(Config):
     """How many samples a step takes and how they are cut."""
     optim: OptimConfig = OptimConfig(lr=5e-3)
     """How the weights are changed."""
-    model: Literal["plain transformer", "BERT", "Llama"] = "BERT"
+    model: Literal["plain transformer", "BERT", "ViT", "DINOv2", "T5", "Llama", "Llama, LoRA"] = "BERT"
     """Which model."""
     epochs: float | None = 2
     """Passes over the training data."""
@@ -39,7 +39,7 @@ class Elastic(Config):
 class Numbered:
     """A source whose samples carry their ids."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source | Images) -> None:
         self.source = source
         self.lengths, self.digest = source.lengths, source.digest
 

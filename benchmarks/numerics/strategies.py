@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import torch
 from machine import machine, table
-from topology_work import BOUNDS, GLOBAL_BATCH, MODELS, SAMPLES, Difference, LayoutResult, difference
+from topology_work import DROPOUT, GLOBAL_BATCH, MODELS, SAMPLES, Cut, Difference, LayoutResult, difference
 
 CONFIGS = Path(__file__).parents[2] / "accelerate_configs"
 # Launch file, processes, and further words for the launcher.
@@ -72,13 +72,13 @@ def main() -> None:
                 apart = [difference(result, first) for (model, _), result in results.items() if model == name]
                 rows.append(row(strategy, name, apart))
                 print(*rows[-1], file=sys.stderr, flush=True)
-                passed = passed and all(one.largest <= BOUNDS[name] and one.same_samples for one in apart)
+                passed = passed and all(one.largest <= MODELS[name].bound and one.same_samples for one in apart)
     steps = arguments.epochs * -(-arguments.samples // GLOBAL_BATCH)
     print("# Spread models against one process: largest relative difference\n")
     print(machine() + "\n")
     print(
         f"{arguments.samples} samples, global batch {GLOBAL_BATCH}, {steps} steps, micro-batches {arguments.micro}, "
-        f"AdamW, clipping at 1, float64, no dropout; {time.monotonic() - started:.0f} s in all.\n"
+        f"AdamW, clipping at 1, float64, dropout {DROPOUT} everywhere; {time.monotonic() - started:.0f} s in all.\n"
     )
     print(table(["strategy", "model", *FIGURES.values(), "same samples", "bound"], rows))
     if not passed:
@@ -88,15 +88,15 @@ def main() -> None:
 def run(
     launcher: list[str], scratch: Path, arguments: argparse.Namespace, models: list[str], micro: list[int]
 ) -> dict[tuple[str, int], LayoutResult]:
-    """Start `topology_worker.py` and return the layouts with the balanced cut, by model and micro-batch."""
+    """Start `topology_worker.py`; return the layouts, packed or else cut by length, by model and micro-batch."""
     output = scratch / "results.pt"
     command = [*launcher, str(Path(__file__).with_name("topology_worker.py")), "toolkit", str(output)]
-    command += ["--models", *models, "--micro", *map(str, micro), "--balance", "--threads", "1"]
+    command += ["--models", *models, "--micro", *map(str, micro), "--last", "--threads", "1"]
     command += ["--epochs", str(arguments.epochs), "--samples", str(arguments.samples)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
-    found: dict[tuple[str, int, bool], dict[str, Any]] = torch.load(output)
+    found: dict[tuple[str, int, Cut], dict[str, Any]] = torch.load(output)
     return {(name, size): LayoutResult(**result) for (name, size, _), result in found.items()}
 
 
@@ -104,13 +104,13 @@ def row(strategy: str, name: str, apart: list[Difference]) -> list[str]:
     """Return the largest differences of a strategy."""
     largest = [max(getattr(one, key) for one in apart) for key in FIGURES]
     same = all(one.same_samples for one in apart)
-    verdict = "pass" if max(largest) <= BOUNDS[name] and same else "FAIL"
+    verdict = "pass" if max(largest) <= MODELS[name].bound and same else "FAIL"
     return [
         strategy,
         name,
         *(f"{value:.1e}" for value in largest),
         "yes" if same else "NO",
-        f"{verdict} (at most {BOUNDS[name]:g})",
+        f"{verdict} (at most {MODELS[name].bound:g})",
     ]
 
 

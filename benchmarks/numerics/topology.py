@@ -1,9 +1,9 @@
 """How far a training on one layout is from the same training on another, with real processes, in float64.
 
     python benchmarks/numerics/topology.py
-        1, 2 and 4 processes x micro-batches of 1, 2, 3, 4, 8 and 16 x with and without the balanced cut = 36 layouts of
-        one global batch of 16; three models; beside them Transformers' Trainer and the plain Accelerate loop on the
-        layouts that they can do
+        1, 2 and 4 processes x micro-batches of 1, 2, 3, 4, 8 and 16 x as the samples come and cut by length = 36
+        layouts of one global batch of 16, and 18 more without padding where the model can; seven models with dropout of
+        0.1 everywhere; beside them Transformers' Trainer and the plain Accelerate loop on the layouts that they can do
     python benchmarks/numerics/topology.py --processes 1 2 --micro 3 16 --models BERT --methods toolkit
         a part of it, in a minute
 
@@ -27,11 +27,23 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import torch
 from machine import accelerate_launch, machine, table
-from topology_work import BOUNDS, GLOBAL_BATCH, LONGEST, MODELS, SAMPLES, SHORTEST, Difference, LayoutResult, difference
+from topology_work import (
+    DROPOUT,
+    GLOBAL_BATCH,
+    LONGEST,
+    MODELS,
+    SAMPLES,
+    SHORTEST,
+    Cut,
+    Difference,
+    LayoutResult,
+    cuts,
+    difference,
+)
 from topology_worker import METHODS
 
-# Processes, micro-batch, balanced cut.
-ShardMap = tuple[int, int, bool]
+# Processes, micro-batch, how the global batch is cut.
+ShardMap = tuple[int, int, Cut]
 # The figures of a `Difference` and what they are called in the tables.
 FIGURES = {"weights": "final weights", "loss": "loss", "norm": "gradient norm", "metrics": "evaluation metrics"}
 
@@ -56,15 +68,15 @@ def main() -> None:
     steps = arguments.epochs * -(-arguments.samples // GLOBAL_BATCH)
     print(
         f"{arguments.samples} samples of {SHORTEST} to {LONGEST} tokens, global batch {GLOBAL_BATCH}, "
-        f"{arguments.epochs} epochs = {steps} steps, AdamW, clipping at 1, float64, no dropout, evaluation after each "
-        f"epoch; processes {arguments.processes}, micro-batch {arguments.micro}, {arguments.threads} thread(s) each. "
+        f"{arguments.epochs} epochs = {steps} steps, AdamW, clipping at 1, float64, dropout {DROPOUT} everywhere, "
+        f"evaluation after each epoch; processes {arguments.processes}, micro-batch {arguments.micro}, {arguments.threads} thread(s) each. "
         f"Each method is compared with its own first layout. {time.monotonic() - started:.0f} s in all.\n"
     )
     learnt = "loss, first to last step"
     columns = ["model", "method", "layouts", learnt, *FIGURES.values(), "same samples in every step", "bound"]
     print(table(columns, [comparison.row() for comparison in comparisons]))
     if arguments.layouts:
-        columns = ["model", "method", "processes", "micro", "balanced", *FIGURES.values()]
+        columns = ["model", "method", "processes", "micro", "cut", *FIGURES.values()]
         print("\n" + table(columns, [row for comparison in comparisons for row in comparison.layout_rows()]))
     if not all(comparison.passed for comparison in comparisons):
         sys.exit(1)
@@ -74,8 +86,8 @@ def run_method(method: str, arguments: argparse.Namespace) -> dict[tuple[str, Sh
     """Run all layouts of one method: one launch for each process count."""
     results = {}
     for processes in arguments.processes:
-        for (name, micro, balance), result in launch(method, processes, arguments).items():
-            results[name, (processes, micro, balance)] = LayoutResult(**result)
+        for (name, micro, cut), result in launch(method, processes, arguments).items():
+            results[name, (processes, micro, cut)] = LayoutResult(**result)
     return results
 
 
@@ -122,7 +134,7 @@ class Comparison:
     def passed(self) -> bool:
         """Whether the toolkit kept its bound; nothing is asked of the others."""
         worst = max(difference.largest for difference in self.apart.values())
-        return self.method != "toolkit" or (worst <= BOUNDS[self.model] and self.same_samples)
+        return self.method != "toolkit" or (worst <= MODELS[self.model].bound and self.same_samples)
 
     def row(self) -> list[str]:
         """Return the largest differences, and the verdict on the toolkit."""
@@ -130,21 +142,21 @@ class Comparison:
         verdict = ["not recorded", "-"]
         if self.method == "toolkit":
             verdict = ["yes" if self.same_samples else "NO", "pass" if self.passed else "FAIL"]
-            verdict[1] += f" (at most {BOUNDS[self.model]:g})"
+            verdict[1] += f" (at most {MODELS[self.model].bound:g})"
         learnt = f"{self.losses[0]:.2f} to {self.losses[-1]:.2f}"
         return [self.model, self.method, str(len(self.apart)), learnt, *largest, *verdict]
 
     def layout_rows(self) -> Iterator[list[str]]:
         """Yield the differences of every single layout."""
-        for (processes, micro, balance), apart in sorted(self.apart.items()):
-            layout = [str(processes), str(micro), "yes" if balance else "no"]
+        for (processes, micro, cut), apart in sorted(self.apart.items()):
+            layout = [str(processes), str(micro), cut]
             yield [self.model, self.method, *layout, *(figure(getattr(apart, key)) for key in FIGURES)]
 
 
 def compare(name: str, method: str, results: dict[tuple[str, ShardMap], LayoutResult]) -> Comparison:
-    """Compare the layouts of one model with the first: one process, the largest micro-batch, not balanced."""
+    """Compare the layouts of one model with the first: one process, the largest micro-batch, padded."""
     found = {layout: result for (model, layout), result in results.items() if model == name}
-    first = min(found, key=lambda layout: (layout[0], -layout[1], layout[2]))
+    first = min(found, key=lambda layout: (layout[0], -layout[1], cuts(name).index(layout[2])))
     apart = {layout: difference(result, found[first]) for layout, result in found.items()}
     return Comparison(name, method, apart, found[first].losses)
 

@@ -5,6 +5,7 @@ Both can only take layouts in which micro-batch x accumulation x processes is th
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +19,7 @@ from accelerate import Accelerator
 from topology_work import (
     GLOBAL_BATCH,
     MODELS,
+    Images,
     LayoutResult,
     Source,
     all_weights,
@@ -28,7 +30,7 @@ from topology_work import (
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction, Trainer, TrainingArguments, get_linear_schedule_with_warmup
 
-SETTINGS = work_config(GLOBAL_BATCH, balance=False).optim
+SETTINGS = work_config(GLOBAL_BATCH).optim
 
 
 class WithMeanLoss(torch.nn.Module):
@@ -49,11 +51,16 @@ class WithMeanLoss(torch.nn.Module):
 def build(name: str) -> torch.nn.Module:
     """Return a model with the same new weights in every process and layout."""
     torch.manual_seed(0)
-    model = MODELS[name]()
+    model = MODELS[name].build()
     return WithMeanLoss(model) if name == "plain transformer" else model
 
 
-def as_list(source: Source) -> list[Any]:
+def is_by_token(name: str) -> bool:
+    """Return whether a model learns tokens, and no classes."""
+    return MODELS[name].kind in ("continuations", "answers")
+
+
+def as_list(source: Source | Images) -> list[Any]:
     """Return the samples as a list, which is a data set to both."""
     return source.fetch(range(len(source)))
 
@@ -61,7 +68,7 @@ def as_list(source: Source) -> list[Any]:
 def run_trainer(name: str, processes: int, micro: int, epochs: int, samples: int) -> LayoutResult:
     """Train one layout with Transformers' `Trainer`."""
     training, evaluation = sources(name, samples)
-    by_token = name == "Llama"
+    by_token = is_by_token(name)
     with TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder,
@@ -88,7 +95,7 @@ def run_trainer(name: str, processes: int, micro: int, epochs: int, samples: int
         trainer = Quiet(
             build(name),
             arguments,
-            data_collator=collate,
+            data_collator=partial(collate, MODELS[name].kind),
             train_dataset=as_list(training),
             eval_dataset=as_list(evaluation),
             compute_metrics=None if by_token else share_right,
@@ -130,9 +137,10 @@ def run_plain_loop(name: str, processes: int, micro: int, epochs: int, samples: 
     steps = GLOBAL_BATCH // (micro * processes)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=steps)
     model = build(name)
+    pad = partial(collate, MODELS[name].kind)
     shuffle = torch.Generator().manual_seed(0)
-    train_loader = DataLoader(as_list(training), micro, shuffle=True, generator=shuffle, collate_fn=collate)
-    evaluation_loader = DataLoader(as_list(evaluation), micro, collate_fn=collate)
+    train_loader = DataLoader(as_list(training), micro, shuffle=True, generator=shuffle, collate_fn=pad)
+    evaluation_loader = DataLoader(as_list(evaluation), micro, collate_fn=pad)
     optimizer = torch.optim.AdamW(
         model.parameters(), SETTINGS.lr, SETTINGS.betas, SETTINGS.eps, weight_decay=SETTINGS.weight_decay
     )
@@ -160,7 +168,7 @@ def run_plain_loop(name: str, processes: int, micro: int, epochs: int, samples: 
                 optimizer.step()
                 schedule.step()
                 optimizer.zero_grad()
-        metrics.append(evaluate_plainly(accelerator, model, evaluation_loader, by_token=name == "Llama"))
+        metrics.append(evaluate_plainly(accelerator, model, evaluation_loader, by_token=is_by_token(name)))
     weights = all_weights(accelerator.unwrap_model(model))
     accelerator.free_memory()
     return LayoutResult(weights, losses, norms, metrics, [])

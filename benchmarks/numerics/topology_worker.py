@@ -12,11 +12,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import torch
-from topology_work import GLOBAL_BATCH, MODELS, SAMPLES, LayoutResult, run_layout, work_config
+from topology_work import GLOBAL_BATCH, MODELS, SAMPLES, Cut, LayoutResult, cuts, run_layout, work_config
 
 METHODS = ("toolkit", "Trainer", "Accelerate loop")
-# A layout: the model, the micro-batch, whether the cut is balanced.
-Key = tuple[str, int, bool]
+# A layout: the model, the micro-batch, how the global batch is cut.
+Key = tuple[str, int, Cut]
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--micro", nargs="+", type=int, default=[GLOBAL_BATCH])
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--samples", type=int, default=SAMPLES)
-    parser.add_argument("--balance", action="store_true", help="only the balanced cut, with the toolkit")
+    parser.add_argument("--last", action="store_true", help="only the last of a model's cuts, with the toolkit")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     run = run_with_toolkit if arguments.method == "toolkit" else run_with_others
@@ -38,15 +38,15 @@ def main() -> None:
 
 
 def run_with_toolkit(arguments: argparse.Namespace) -> tuple[bool, dict[Key, LayoutResult]]:
-    """Run every layout with the balanced cut, and without it unless only that is asked for."""
+    """Run every layout with every cut that the model can take, unless only the last of them is asked for."""
     from toolkit.distributed.start_runtime import start_runtime
 
-    runtime = start_runtime(replace(work_config(GLOBAL_BATCH, balance=True), threads=arguments.threads))
+    runtime = start_runtime(replace(work_config(GLOBAL_BATCH), threads=arguments.threads))
     results = {
-        (name, micro, balance): run_layout(runtime, name, micro, balance, arguments.epochs, arguments.samples)
+        (name, micro, cut): run_layout(runtime, name, micro, cut, arguments.epochs, arguments.samples)
         for name in arguments.models
         for micro in arguments.micro
-        for balance in ((True,) if arguments.balance else (False, True))
+        for cut in (cuts(name)[-1:] if arguments.last else cuts(name))
     }
     is_main = runtime.is_main
     runtime.close()
@@ -63,7 +63,7 @@ def run_with_others(arguments: argparse.Namespace) -> tuple[bool, dict[Key, Layo
     state = PartialState(cpu=True)
     processes, is_main = state.num_processes, state.is_main_process
     results = {
-        (name, micro, False): run(name, processes, micro, arguments.epochs, arguments.samples)
+        (name, micro, "padded"): run(name, processes, micro, arguments.epochs, arguments.samples)
         for name in arguments.models
         for micro in arguments.micro
         if GLOBAL_BATCH % (micro * processes) == 0

@@ -1,23 +1,27 @@
-"""The work of `topology.py`: three small models, random data, one task for each, and the comparison of two layouts.
+"""The work of `topology.py`: small models, random data, one task for each, and the comparison of two layouts.
 
-Everything is float64 and without dropout, so that whatever differs between two layouts comes from the training itself.
+Everything is float64, so that whatever differs between two layouts comes from the training itself; and every model has
+dropout of 0.1 wherever it can have any.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.distributed.tensor import DTensor
 
-from toolkit import BatchConfig, Config, OptimConfig, Task, TaskData
+from toolkit import Batch, BatchConfig, Config, OptimConfig, Task, TaskData
+from toolkit.batch_layout import note_padding
 from toolkit.distributed.runtime import Runtime
 from toolkit.loop import train
+from toolkit.losses import causal_logits, output_of
 from toolkit.metrics import accuracy
 from toolkit.output.evaluation_file import Evaluation
 from toolkit.prepare import prepare
+from toolkit.tasks.seq2seq.models import target_logits
 
 GLOBAL_BATCH = 16
 SAMPLES = 211
@@ -27,7 +31,14 @@ CLASSES = 3
 SHORTEST, LONGEST = 3, 32
 WIDTH, HEADS, LAYERS = 32, 4, 2
 IGNORED = -100
+DROPOUT = 0.1
+CHANNELS, SIDE, PATCH = 3, 16, 4
 
+Kind = Literal["texts", "images", "continuations", "answers"]
+"""What is learnt: a class of texts or images, the next tokens of a text, or another text."""
+Cut = Literal["padded", "cut by length", "packed"]
+"""How a global batch is laid out: as the samples come; cut into micro-batches of similar lengths; and also without
+padding."""
 Sample = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -75,16 +86,45 @@ class Source:
         return self.name
 
 
-def collate(samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
+class Images:
+    """Random images from a fixed seed, each a little brighter in one of its channels, which is its class."""
+
+    def __init__(self, samples: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.labels = torch.randint(0, CLASSES, (samples,), generator=generator)
+        self.images = torch.randn(samples, CHANNELS, SIDE, SIDE, generator=generator, dtype=torch.float64)
+        self.images[torch.arange(samples), self.labels] += 0.5
+        self.name = f"images-{samples}-{seed}"
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def fetch(self, ids: Sequence[int]) -> list[Sample]:
+        """Return the samples with these ids."""
+        return [(self.images[number], self.labels[number]) for number in ids]
+
+    def lengths(self, ids: np.ndarray) -> None:
+        """Images are of one size."""
+
+    def digest(self) -> str:
+        """Return what the content follows from."""
+        return self.name
+
+
+def collate(kind: Kind, samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
     """Pad to the longest sample; labels of tokens are padded with the value that no loss counts."""
-    tokens, labels = zip(*samples, strict=True)
-    padded = torch.nn.utils.rnn.pad_sequence(list(tokens), batch_first=True)
+    inputs, labels = zip(*samples, strict=True)
+    if kind == "images":
+        return {"pixel_values": torch.stack(inputs), "labels": torch.stack(labels)}
+    if kind == "answers":  # what is labelled of a text is its answer
+        labels = tuple(label[label != IGNORED] for label in labels)
+    padded = torch.nn.utils.rnn.pad_sequence(list(inputs), batch_first=True)
     return {
         "input_ids": padded,
         "attention_mask": (padded > 0).long(),
-        "labels": torch.nn.utils.rnn.pad_sequence(list(labels), batch_first=True, padding_value=IGNORED)
-        if labels[0].ndim
-        else torch.stack(labels),
+        "labels": torch.stack(labels)
+        if kind == "texts"
+        else torch.nn.utils.rnn.pad_sequence(list(labels), batch_first=True, padding_value=IGNORED),
     }
 
 
@@ -99,7 +139,7 @@ class PlainTransformer(torch.nn.Module):
         self.tokens = torch.nn.Embedding(VOCABULARY, WIDTH)
         self.positions = torch.nn.Embedding(LONGEST, WIDTH)
         layer = torch.nn.TransformerEncoderLayer(
-            WIDTH, HEADS, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
+            WIDTH, HEADS, 2 * WIDTH, dropout=DROPOUT, batch_first=True, norm_first=True
         )
         self.layers = torch.nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
         self.head = torch.nn.Linear(WIDTH, CLASSES)
@@ -129,14 +169,62 @@ def bert() -> torch.nn.Module:
         num_attention_heads=HEADS,
         intermediate_size=2 * WIDTH,
         max_position_embeddings=LONGEST,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
+        hidden_dropout_prob=DROPOUT,
+        attention_probs_dropout_prob=DROPOUT,
         num_labels=CLASSES,
     )
     return BertForSequenceClassification(config).double()
 
 
-def llama() -> torch.nn.Module:
+def vit() -> torch.nn.Module:
+    """Return a small ViT classifier with new weights."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    return ViTForImageClassification(ViTConfig(**of_images())).double()
+
+
+def dinov2() -> torch.nn.Module:
+    """Return a small DINOv2 classifier with new weights, which also leaves out whole branches (stochastic depth)."""
+    from transformers import Dinov2Config, Dinov2ForImageClassification
+
+    return Dinov2ForImageClassification(Dinov2Config(**of_images(), drop_path_rate=DROPOUT)).double()
+
+
+def of_images() -> dict[str, Any]:
+    """Return the settings of a small model of images."""
+    return {
+        "image_size": SIDE,
+        "patch_size": PATCH,
+        "num_channels": CHANNELS,
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": 2 * WIDTH,
+        "hidden_dropout_prob": DROPOUT,
+        "attention_probs_dropout_prob": DROPOUT,
+        "num_labels": CLASSES,
+    }
+
+
+def t5() -> torch.nn.Module:
+    """Return a small T5 with new weights; its norms compute in float32 all the same."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(
+        vocab_size=VOCABULARY,
+        d_model=WIDTH,
+        d_kv=WIDTH // HEADS,
+        d_ff=2 * WIDTH,
+        num_layers=LAYERS,
+        num_heads=HEADS,
+        dropout_rate=DROPOUT,
+        decoder_start_token_id=0,
+        use_cache=False,
+    )
+    return T5ForConditionalGeneration(config).double()
+
+
+def llama(dropout: float = DROPOUT) -> torch.nn.Module:
     """Return a small Llama with new weights; its norms and rotary embedding compute in float32 all the same."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -148,62 +236,104 @@ def llama() -> torch.nn.Module:
         num_key_value_heads=HEADS // 2,
         intermediate_size=2 * WIDTH,
         max_position_embeddings=LONGEST,
+        attention_dropout=dropout,
         use_cache=False,
     )
     return LlamaForCausalLM(config).double()
 
 
-MODELS: dict[str, Callable[[], torch.nn.Module]] = {
-    "plain transformer": plain_transformer,
-    "BERT": bert,
-    "Llama": llama,
+def llama_with_adapters() -> torch.nn.Module:
+    """Return a small Llama, frozen but for adapters with dropout."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=4, lora_dropout=DROPOUT, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    return get_peft_model(llama(dropout=0.0), config).double()
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and what it learns."""
+
+    build: Callable[[], torch.nn.Module]
+    kind: Kind
+    bound: float = 1e-12
+    """How far apart two layouts of the toolkit may be. Parts in float32 round at 6e-8, whatever the order of sums."""
+    packs: bool = False
+    """Whether it can compute without padding."""
+
+
+MODELS = {
+    "plain transformer": Model(plain_transformer, "texts"),
+    "BERT": Model(bert, "texts", packs=True),
+    "ViT": Model(vit, "images"),
+    "DINOv2": Model(dinov2, "images"),
+    "T5": Model(t5, "answers", bound=1e-7),
+    "Llama": Model(llama, "continuations", bound=1e-7, packs=True),
+    "Llama, LoRA": Model(llama_with_adapters, "continuations", bound=1e-7, packs=True),
 }
-# How far apart two layouts of the toolkit may be. Llama's float32 parts round at 6e-8, whatever the order of the sums.
-BOUNDS = {"plain transformer": 1e-12, "BERT": 1e-12, "Llama": 1e-7}
 
 
-def sources(name: str, samples: int = SAMPLES) -> tuple[Source, Source]:
+def cuts(name: str) -> tuple[Cut, ...]:
+    """Return the ways to lay out a global batch that a model is tried with."""
+    return ("padded", "cut by length", "packed") if MODELS[name].packs else ("padded", "cut by length")
+
+
+def sources(name: str, samples: int = SAMPLES) -> tuple[Source | Images, Source | Images]:
     """Return the samples for training and for evaluation."""
-    by_token = name == "Llama"
+    kind = MODELS[name].kind
+    if kind == "images":
+        return Images(samples, 1), Images(EVALUATION_SAMPLES, 2)
+    by_token = kind != "texts"
     return Source(samples, 1, by_token), Source(EVALUATION_SAMPLES, 2, by_token)
 
 
 def work_task(name: str, samples: int = SAMPLES) -> Task:
     """Return the task of one of `MODELS`."""
+    work = MODELS[name]
     training, evaluation = sources(name, samples)
+    of_classes = work.kind in ("texts", "images")
+
+    def collate_and_note(rows: Sequence[Sample]) -> Batch:
+        batch = collate(work.kind, rows)
+        return {**batch, **note_padding([len(tokens) for tokens, _ in rows])} if "input_ids" in batch else batch
 
     def logits(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        answer = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        match work.kind:
+            case "answers":
+                return target_logits(model, batch)
+            case "continuations":
+                return causal_logits(model, batch)[:, :-1]
+        answer = output_of(model, batch, "labels")
         return answer if isinstance(answer, torch.Tensor) else answer.logits
 
-    if name == "Llama":
-        return Task(
-            model=lambda runtime: llama(),
-            data=TaskData(train=training, evaluate=evaluation),
-            collate=collate,
-            units=lambda batch: int((batch["labels"][:, 1:] != IGNORED).sum()),
-            loss=lambda model, batch: F.cross_entropy(
-                logits(model, batch)[:, :-1].flatten(0, 1),
-                batch["labels"][:, 1:].flatten(),
-                ignore_index=IGNORED,
-                reduction="sum",
-            ),
-        )
+    def labels(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return batch["labels"][:, 1:] if work.kind == "continuations" else batch["labels"]
+
+    def loss(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        flat = logits(model, batch).flatten(0, -2)
+        return F.cross_entropy(flat, labels(batch).flatten(), ignore_index=IGNORED, reduction="sum")
+
     return Task(
-        model=lambda runtime: MODELS[name](),
+        model=lambda runtime: work.build(),
         data=TaskData(train=training, evaluate=evaluation),
-        collate=collate,
-        units=lambda batch: len(batch["labels"]),
-        loss=lambda model, batch: F.cross_entropy(logits(model, batch), batch["labels"], reduction="sum"),
-        predict=lambda model, batch: logits(model, batch).argmax(-1),
-        metrics=[accuracy],
+        collate=collate_and_note,
+        units=lambda batch: int((labels(batch) != IGNORED).sum()),
+        loss=loss,
+        predict=(lambda model, batch: logits(model, batch).argmax(-1)) if of_classes else None,
+        metrics=[accuracy] if of_classes else [],
     )
 
 
-def work_config(micro: int, balance: bool, epochs: int = 2) -> Config:
+def work_config(micro: int, cut: Cut = "cut by length", epochs: int = 2) -> Config:
     """Return the settings of one layout. The evaluation is cut like the training, so that its cut is tried as well."""
     return Config(
-        batch=BatchConfig(size=GLOBAL_BATCH, micro=micro, balance=balance, eval=micro),
+        batch=BatchConfig(
+            size=GLOBAL_BATCH,
+            micro=micro,
+            balance=cut != "padded",
+            pack="always" if cut == "packed" else "never",
+            eval=micro,
+        ),
         optim=OptimConfig(lr=5e-3, weight_decay=0.01, clip=1.0, warmup=0.1),
         epochs=epochs,
     )
@@ -214,7 +344,7 @@ class LayoutResult:
     """What one training came to; the same in every process."""
 
     weights: torch.Tensor
-    """All of them in one row, on the host."""
+    """All that are trained in one row, on the host."""
     losses: list[float]
     """By step."""
     norms: list[float]
@@ -226,10 +356,12 @@ class LayoutResult:
 
 
 def run_layout(
-    runtime: Runtime, name: str, micro: int, balance: bool = True, epochs: int = 2, samples: int = SAMPLES
+    runtime: Runtime, name: str, micro: int, cut: Cut, epochs: int = 2, samples: int = SAMPLES
 ) -> LayoutResult:
     """Train one layout with the toolkit, in all processes of `runtime`, and leave the runtime fit for the next."""
-    training = prepare(work_task(name, samples), work_config(micro, balance, epochs), runtime)
+    training = prepare(work_task(name, samples), work_config(micro, cut, epochs), runtime)
+    assert not training.drawn_by_topology, training.drawn_by_topology
+    assert training.packs == (cut == "packed")
     training.output.rows = rows = []
     last: Evaluation = train(training)
     evaluations = [row.evaluation for row in rows if row.evaluation is not None]
@@ -246,8 +378,9 @@ def run_layout(
 
 
 def all_weights(model: torch.nn.Module) -> torch.Tensor:
-    """Return all weights in one row, on the host."""
-    whole = (p.full_tensor() if isinstance(p, DTensor) else p for p in (p.detach() for p in model.parameters()))
+    """Return all weights that are trained in one row, on the host."""
+    trained = (parameter.detach() for parameter in model.parameters() if parameter.requires_grad)
+    whole = (p.full_tensor() if isinstance(p, DTensor) else p for p in trained)
     return torch.cat([parameter.cpu().flatten() for parameter in whole])
 
 

@@ -25,7 +25,7 @@ from standin_device import NAME, Fault, standin_device
 from torch.distributed.fsdp import CPUOffloadPolicy
 
 from toolkit import losses
-from toolkit.batch_layout import note_padding
+from toolkit.batch_layout import NOTES, note_padding
 from toolkit.checkpoint import writer as saving
 from toolkit.checkpoint.staging import StagingBuffer
 from toolkit.checkpoint.writer import Saver
@@ -288,7 +288,7 @@ def batch_of(lengths: Sequence[int], kind: str) -> Batch:
     ids = mask * torch.arange(5, 5 + max(lengths))
     labels = {"encoder": mask[:, 0], "causal": torch.arange(3), "seq2seq": ids}[kind]
     batch = {"input_ids": ids, "attention_mask": mask, "labels": labels, **note_padding(lengths)}
-    return {name: values.to(f"{NAME}:0") for name, values in batch.items()}
+    return {name: values if name in NOTES else values.to(f"{NAME}:0") for name, values in batch.items()}
 
 
 def main(output: Path, data: Path) -> None:

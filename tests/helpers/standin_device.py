@@ -37,6 +37,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from toolkit.attention import torch_attention
+
 ROOT = Path(__file__).parents[2]
 NAME = "standin"
 aten = torch.ops.aten
@@ -225,7 +227,7 @@ class HostFunctions(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if function is F.scaled_dot_product_attention:
+        if function is torch_attention:
             return attention(*args, **kwargs)
         sets_data = function == torch.Tensor.data.__set__  # type: ignore[attr-defined]
         if sets_data and on_device(args[1]) and not on_device(args[0]):
@@ -285,6 +287,9 @@ class Backend:
 
     def one(self, *_: Any) -> int:
         return 1
+
+    def get_rng_state(self, *_: Any) -> torch.Tensor:
+        return torch.get_rng_state()
 
     def current_stream(self, *_: Any) -> Stream:
         return Stream()

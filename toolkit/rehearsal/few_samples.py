@@ -43,12 +43,10 @@ def try_few_samples(task: Task, runtime: Runtime, model: torch.nn.Module, batche
     micro = runtime.together(lambda: batches.__getitems__(MicroBatch(0, 1, chosen)))
     runtime.phase("trying a few samples", 1, patient=True, batch=micro)
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    generators = [torch.default_generator]
-    if runtime.has_own_memory:
-        generators.append(torch.get_device_module(runtime.device).default_generators[runtime.device.index or 0])
+    on_device = torch.get_device_module(runtime.device).get_rng_state if runtime.has_own_memory else torch.get_rng_state
 
-    def state() -> list[Any]:
-        return [generator.get_state() for generator in generators]
+    def state() -> list[torch.Tensor]:
+        return [torch.get_rng_state(), on_device()]
 
     found: list[str] = []
     whole = runtime.accelerator.unwrap_model(model)
@@ -87,7 +85,7 @@ def shortest(source: Source, ids: Ids) -> tuple[int, ...]:
     return tuple(ids[order[:SAMPLES]].tolist())
 
 
-def same(one: list[Any], other: list[Any]) -> bool:
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     """Return whether the states of some generators are equal."""
     return all(torch.equal(mine, yours) for mine, yours in zip(one, other, strict=True))
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from toolkit.batch_layout import padding_known
+from toolkit.attention import padding_known
 from toolkit.config.model import ModelConfig
 from toolkit.data.text_columns import length_limit
 from toolkit.errors import UserError
