@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit import Batch, Config, Rates, Task, fine_tune
+from toolkit.attention import padding_known
 from toolkit.config.model import ModelConfig
 from toolkit.losses import NOT_COUNTED
 from toolkit.models.tokenizer import tokenizer
@@ -69,7 +70,8 @@ class Prefer(Config):
 
 def rewards(model: torch.nn.Module, batch: Batch, beta: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the rewards of both sides, shape (pairs, 2), and the log-likelihood of the chosen ones per token."""
-    policy, reference = model(batch["input_ids"], batch["attention_mask"], batch["positions"], batch["labels"])
+    with padding_known(batch, on_the_right=True):
+        policy, reference = model(batch["input_ids"], batch["attention_mask"], batch["positions"], batch["labels"])
     chosen = len(policy) // 2
     tokens = (batch["labels"][:chosen] != NOT_COUNTED).sum(1)
     return (beta * (policy - reference)).view(2, chosen).T, policy[:chosen] / tokens
