@@ -61,12 +61,16 @@ def function(
 def answer_for_transformers() -> None:
     """Replace the functions by which Transformers makes masks and attends; where nothing is known they do what they did
     before."""
+    from transformers import masking_utils
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     for name in IMPLEMENTATIONS:
         ALL_MASK_ATTENTION_FUNCTIONS[name] = without_looking(ALL_MASK_ATTENTION_FUNCTIONS[name])
     ALL_ATTENTION_FUNCTIONS["sdpa"] = of_samples(ALL_ATTENTION_FUNCTIONS["sdpa"])
+    find = masking_utils.find_packed_sequence_indices
+    # It would look at the positions, to make a mask that rows end to end do without.
+    masking_utils.find_packed_sequence_indices = lambda ids: None if layout().end_to_end is not None else find(ids)
 
 
 @contextmanager

@@ -125,7 +125,7 @@ def end_to_end(lengths: Sequence[int], longest: int, device: torch.device) -> En
     The host waits for nothing: it knows the lengths, and sends them once.
     """
     host = torch.tensor(lengths)
-    sent = (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
+    sent = (host.pin_memory() if device.type != "cpu" else host).to(device, non_blocking=True)
     tokens = sum(lengths)
     rows = torch.repeat_interleave(torch.arange(len(lengths), device=device), sent, output_size=tokens)
     starts = F.pad(sent.cumsum(0), (1, 0))
