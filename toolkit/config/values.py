@@ -80,7 +80,7 @@ def allowed(hint: Any) -> str:
     if origin in (tuple, list):
         return f"a list, each {allowed(arguments[0])}"
     if hint is dict or origin is dict:
-        return "a mapping, such as {name: value}"
+        return "a mapping, such as {name: value}" + (f", each value {allowed(arguments[1])}" if arguments else "")
     return PLAIN_WORDS.get(hint) or str(getattr(hint, "__name__", hint))
 
 

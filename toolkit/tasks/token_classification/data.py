@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from toolkit.config.loss import LossConfig
 from toolkit.config.schema import at_least, locates
 from toolkit.data.columns import find_column
 from toolkit.data.config import DataConfig, embedded_splits
 from toolkit.data.formats.header import NoHeaderError
+from toolkit.data.label_loss import label_loss
 from toolkit.data.reading import DataRead, missing_columns, row_numbers, usable_rows
 from toolkit.data.text_columns import length_limit
 from toolkit.errors import UserError
@@ -33,6 +35,7 @@ from toolkit.tasks.token_classification.windows import TaggedWindows, added_toke
 
 if TYPE_CHECKING:
     from toolkit.data.sources import Splits
+    from toolkit.losses import LabelLoss
 
 USUAL_LENGTH = 512
 """Tokens of a window where neither the configuration nor the tokenizer knows a limit."""
@@ -187,6 +190,11 @@ class TaggedSentences(DataRead):
         if self.kind == "bio":
             return OUTSIDE
         return self.labels[int(np.bincount(self.train.tags, minlength=len(self.labels)).argmax())]
+
+    def loss(self, config: LossConfig) -> "LabelLoss":
+        """Return the loss that a configuration asks for, of words; see `label_loss`."""
+        counts = np.bincount(self.train.tags, minlength=len(self.labels))
+        return label_loss(config, "single", self.labels, counts, len(self.train.tags))
 
     def tokenize(self, tokenizer: Any) -> TaggedData:
         """Return the sentences as windows of tokens.
