@@ -68,8 +68,8 @@ KINDS = {
 def task(config: Classify) -> Task:
     only = config.evaluate.only
     texts = read_for_head(config.data, saved_labels(config.model), trained=only)
-    tokens = tokenizer(config.model, texts.training_texts(), texts.training_digest)
     kind, loss = KINDS[texts.kind], texts.loss(config.loss)
+    tokens = tokenizer(config.model, texts.training_texts(), texts.training_digest)
 
     return Task(
         model=lambda runtime: sequence_classifier(

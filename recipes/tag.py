@@ -57,9 +57,10 @@ def predict(model: torch.nn.Module, batch: Batch) -> list[list[list[float]]]:
 def task(config: Tag) -> Task:
     only = config.evaluate.only
     sentences = config.data.read(saved_labels(config.model, TOKEN_CLASSIFIER), trained=only)
+    loss = sentences.loss(config.loss)
     embedded = replace(ENCODER, prefix_space=True)
     tokens = prepare_for_words(tokenizer(config.model, sentences.training_texts(), sentences.training_digest, embedded))
-    data, loss = sentences.tokenize(tokens), sentences.loss(config.loss)
+    data = sentences.tokenize(tokens)
     return Task(
         model=lambda context: load_model(
             config.model,

@@ -16,7 +16,9 @@ Weights = list[list[float]]
 sample without it, and one with it."""
 
 
-def label_loss(config: LossConfig, kind: Kind, names: Sequence[str], counts: Array, samples: int) -> "LabelLoss":
+def label_loss(
+    config: LossConfig, kind: Kind, names: Sequence[str], counts: Array, samples: int, summary: dict[str, str]
+) -> "LabelLoss":
     """Return the loss that a configuration asks for.
 
     Args:
@@ -25,6 +27,7 @@ def label_loss(config: LossConfig, kind: Kind, names: Sequence[str], counts: Arr
         names: the name of each label id; empty for regression.
         counts: how many training samples have each label.
         samples: the number of training samples.
+        summary: gets a line on the weights for the plan.
 
     Raises:
         UserError: the weights are not for these labels, a class without a sample can't be balanced, or the labels are
@@ -32,9 +35,8 @@ def label_loss(config: LossConfig, kind: Kind, names: Sequence[str], counts: Arr
     """
     from toolkit.losses import LabelLoss
 
-    if kind == "regression" and (
-        given := [f"loss.{name}" for name, value in vars(config).items() if value is not None]
-    ):
+    given = [f"loss.{name}" for name, value in vars(config).items() if value is not None]
+    if kind == "regression" and given:
         raise UserError(
             f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} for labels that are classes, and these are "
             "numbers (regression); leave it out, or say what the labels are with data.kind"
@@ -44,6 +46,11 @@ def label_loss(config: LossConfig, kind: Kind, names: Sequence[str], counts: Arr
         weights = balanced(kind, names, counts.tolist(), samples)
     elif config.class_weights is not None:
         weights = in_order(config.given_weights, kind, names)
+    if weights is not None:
+        # Of several labels: what counts a sample with the label.
+        by_label = sorted(zip((row[-1] for row in weights) if kind == "multi" else weights[0], names, strict=True))
+        (least, rarely), (most, often) = by_label[0], by_label[-1]
+        summary["class weights"] = f"from {least:.4g} for {rarely!r} to {most:.4g} for {often!r}"
     return LabelLoss(kind, weights, config.label_smoothing or 0.0, config.focal or 0.0)
 
 

@@ -61,10 +61,10 @@ class LabelledData(DataRead):
     evaluate: LabelledRows
 
     def loss(self, config: LossConfig) -> "LabelLoss":
-        """Return the loss that a configuration asks for; see `label_loss`."""
+        """Return the loss that a configuration asks for, and describe its weights in the plan; see `label_loss`."""
         labels = self.train.labels
         counts = np.zeros(0, dtype=np.int64) if self.kind == "regression" else labels.counts()
-        return label_loss(config, self.kind, self.labels, counts, len(labels))
+        return label_loss(config, self.kind, self.labels, counts, len(labels), self.summary)
 
     @cached_property
     def baseline(self) -> int | float | list[float]:

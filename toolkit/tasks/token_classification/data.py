@@ -192,9 +192,9 @@ class TaggedSentences(DataRead):
         return self.labels[int(np.bincount(self.train.tags, minlength=len(self.labels)).argmax())]
 
     def loss(self, config: LossConfig) -> "LabelLoss":
-        """Return the loss that a configuration asks for, of words; see `label_loss`."""
+        """Return the loss that a configuration asks for, of words, and describe its weights in the plan."""
         counts = np.bincount(self.train.tags, minlength=len(self.labels))
-        return label_loss(config, "single", self.labels, counts, len(self.train.tags))
+        return label_loss(config, "single", self.labels, counts, len(self.train.tags), self.summary)
 
     def tokenize(self, tokenizer: Any) -> TaggedData:
         """Return the sentences as windows of tokens.
