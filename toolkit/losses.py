@@ -89,8 +89,8 @@ class LabelLoss:
         -sum over k of q_k w_k (1 - p_k)^focal log p_k,   q_k = (1 - smoothing) [k = y] + smoothing / classes
 
     is the focal loss (Lin et al., arXiv 1708.02002) of a smoothed target. It counts as w_y units, so that the mean is
-    that of torch's `cross_entropy` with `weight` and `label_smoothing`. Where a batch has `SAMPLE_WEIGHTS`, the loss and
-    the units of a sample are both multiplied by its weight.
+    that of torch's `cross_entropy` with `weight` and `label_smoothing`. Where a batch has `SAMPLE_WEIGHTS`, the loss
+    and the units of a sample are both multiplied by its weight.
     """
 
     def __init__(

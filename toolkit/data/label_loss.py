@@ -76,7 +76,7 @@ def balanced(kind: Kind, names: Sequence[str], counts: Sequence[int], samples: i
                 for what in lacking
             )
         )
-    return [[sum(row) / (len(row) * count) for count in row] for row in rows]
+    return [[samples / (len(row) * count) for count in row] for row in rows]
 
 
 def in_order(given: Mapping[str, float], kind: Kind, names: Sequence[str]) -> Weights:

@@ -91,7 +91,7 @@ class LabelledTexts(DataConfig):
             what="rows",
             drop_invalid=self.drop_invalid,
             a_row="row with a text and a label",
-            invalid="rows without a valid text or label",
+            invalid="rows without a valid text or label" + ("" if weight is None else " or weight"),
         )
         weights = rows.train.weights
         if weights is not None and not weights.any():

@@ -194,6 +194,11 @@ class TaggedSentences(DataRead):
     def loss(self, config: LossConfig) -> "LabelLoss":
         """Return the loss that a configuration asks for, of words, and describe its weights in the plan."""
         counts = np.bincount(self.train.tags, minlength=len(self.labels))
+        if self.kind == "bio":
+            # The inside of an entity that is always one word in training counts as its beginning does.
+            for number, name in enumerate(self.labels):
+                if not counts[number] and name != OUTSIDE and f"B{name[1:]}" in self.labels:
+                    counts[number] = counts[self.labels.index(f"B{name[1:]}")]
         return label_loss(config, "single", self.labels, counts, len(self.train.tags), self.summary)
 
     def tokenize(self, tokenizer: Any) -> TaggedData:
