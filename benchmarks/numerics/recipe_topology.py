@@ -11,7 +11,8 @@ label smoothing, the focal loss, and a weight for each row.
 
 Every figure is the largest over all layouts, relative to one process that takes each global batch whole: final weights
 as ||a - b|| / ||b|| over all weights together; loss, gradient norm and evaluation metrics the largest of all steps, or
-of all metrics. Samples and units of every step must be the same (sums of weights up to the bound). Exits with 1 beyond the bound.
+of all metrics. Samples and units of every step must be the same (sums of weights up to the bound). Exits with 1
+beyond the bound.
 """
 
 import argparse
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=RECIPES)
     arguments = parser.parse_args()
+    names = arguments.recipes
     found: dict[str, Numbers] = {}
     with TemporaryDirectory() as scratch:
         layouts = {"1": ("", 1, "none,3,1"), **{name: LAYOUTS[name] for name in arguments.layouts}}
@@ -53,13 +55,11 @@ def main() -> None:
             words = [*accelerate_launch(sys.executable, processes, file), "--main_process_port", "0"]
             words = words if processes > 1 else [sys.executable]
             data = str(Path(scratch) / f"data-{layout}")
-            subprocess.run(
-                [*words, str(SCRIPT), str(place), data, sizes, *arguments.recipes], check=True, stdout=sys.stderr
-            )
+            subprocess.run([*words, str(SCRIPT), str(place), data, sizes, *names], check=True, stdout=sys.stderr)
             loaded = torch.load(place, weights_only=False)
             found |= {f"{name} on {layout}": numbers for name, numbers in loaded.items()}
     rows, worst = [], 0.0
-    for recipe in arguments.recipes:
+    for recipe in names:
         expected = found[f"{recipe} None on 1"]
         others = [numbers for name, numbers in found.items() if name.startswith(f"{recipe} ")]
         apart = [max(values) for values in zip(*(differences(one, expected) for one in others), strict=True)]

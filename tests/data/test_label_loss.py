@@ -13,6 +13,7 @@ from trial import run_here
 
 from toolkit.config.loss import LossConfig
 from toolkit.config.parser import parse
+from toolkit.config.yaml import as_mapping
 from toolkit.data.label_loss import balanced
 from toolkit.errors import UserError
 from toolkit.tasks.text_classification.data import LabelledTexts
@@ -62,11 +63,14 @@ def test_balanced_weights_of_several_labels_are_those_of_each_label_alone(tmp_pa
 def test_given_weights_take_the_order_of_the_labels(tmp_path: Path) -> None:
     """Labels may be what YAML does not take for texts."""
     numbers = LabelledTexts(train=written(tmp_path / "numbers.jsonl", rows_of([10, 9, 2] * 8)))
-    assert weights_of(LossConfig(class_weights={10: 1.0, 2: 0.0, "9": 0.5}), numbers) == [[0.0, 0.5, 1.0]]
-    truths = LabelledTexts(train=written(tmp_path / "truths.jsonl", rows_of([True, False] * 8)))
     recipe = load_recipe("classify")
+    config = parse(recipe.Classify, "", ["--loss.class_weights", "{10: 1, 2: 0, '9': 0.5}"])
+    assert weights_of(config.loss, numbers) == [[0.0, 0.5, 1.0]]
+    truths = LabelledTexts(train=written(tmp_path / "truths.jsonl", rows_of([True, False] * 8)))
     config = parse(recipe.Classify, "", ["--loss.class_weights", "{true: 3, false: 1.5}"])
     assert weights_of(config.loss, truths) == [[1.5, 3.0]]
+    # As JSON has them, so that a checkpoint knows its own settings.
+    assert json.loads(json.dumps(as_mapping(config))) == as_mapping(config)
     several = LabelledTexts(train=written(tmp_path / "several.jsonl", rows_of([["a"], ["b", "a"], []] * 8)))
     assert weights_of(LossConfig(class_weights={"b": 5.0, "a": 2.0}), several) == [[1.0, 2.0], [1.0, 5.0]]
 
@@ -98,6 +102,7 @@ def test_the_inside_of_an_entity_that_training_lacks_counts_as_its_beginning(tmp
         (["--loss.class_weights", "{a: many, b: 2}"], ["loss.class_weights is", "each value a number"]),
         (["--loss.class_weights", "balance"], ["loss.class_weights is balance", "did you mean balanced?"]),
         (["--loss.class_weights", "{a: 0, b: 0}"], ["gives no label a weight above 0"]),
+        (["--loss.class_weights", "{true: 1, True: 2}"], ["loss.class_weights is"]),
         (["--loss.class_weights", "{}"], ["gives no label a weight above 0"]),
         (
             ["--loss.class_weights", "{a: 1, c: 2}"],

@@ -1,14 +1,9 @@
 """What counts how much in a loss: the `loss` section of recipes that put something into classes, or write texts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
-
-from toolkit.config.suggestions import show
-
-Label = str | int | float | bool
-"""What YAML makes of the name of a label."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +20,7 @@ class SmoothingConfig:
 
 @dataclass(frozen=True)
 class LossConfig(SmoothingConfig):
-    class_weights: Literal["balanced"] | dict[Label, float] | None = None
+    class_weights: Literal["balanced"] | dict[str, float] | None = None
     """By how much each label counts, such as {spam: 5, ham: 1}; balanced makes rare labels count as much as frequent
     ones, null every sample alike."""
     focal: float | None = None
@@ -35,12 +30,7 @@ class LossConfig(SmoothingConfig):
     @property
     def given_weights(self) -> dict[str, float]:
         """The weights that were given, by the name of the label; none where there are none or they are balanced."""
-        return {name_of(label): weight for label, weight in self.given_labels.items()}
-
-    @property
-    def given_labels(self) -> Mapping[Label, float]:
-        """The weights that were given, as they were."""
-        return self.class_weights if isinstance(self.class_weights, Mapping) else {}
+        return self.class_weights if isinstance(self.class_weights, dict) else {}
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
@@ -53,10 +43,3 @@ class LossConfig(SmoothingConfig):
             yield f"loss.class_weights gives {listed}; a weight must be a number of at least 0"
         elif self.class_weights not in (None, "balanced") and not any(weights.values()):
             yield "loss.class_weights gives no label a weight above 0, so that nothing would be learned"
-        if len(weights) < len(self.given_labels):
-            yield f"loss.class_weights is {show(self.class_weights)}, which names a label twice; name each one once"
-
-
-def name_of(label: Label) -> str:
-    """Return a label that was given in YAML as the readers of data name it."""
-    return str(label).lower() if isinstance(label, bool) else str(label)
