@@ -102,7 +102,7 @@ def test_the_inside_of_an_entity_that_training_lacks_counts_as_its_beginning(tmp
         (["--loss.class_weights", "{a: many, b: 2}"], ["loss.class_weights is", "each value a number"]),
         (["--loss.class_weights", "balance"], ["loss.class_weights is balance", "did you mean balanced?"]),
         (["--loss.class_weights", "{a: 0, b: 0}"], ["gives no label a weight above 0"]),
-        (["--loss.class_weights", "{true: 1, True: 2}"], ["loss.class_weights is"]),
+        (["--loss.class_weights", "{True: 1, 'true': 2}"], ["loss.class_weights is {True: 1, 'true': 2}; it must be"]),
         (["--loss.class_weights", "{}"], ["gives no label a weight above 0"]),
         (
             ["--loss.class_weights", "{a: 1, c: 2}"],
