@@ -158,7 +158,7 @@ class LabelLoss:
         return float((weights if own is None else weights * beside(own, weights)).sum())
 
     def weights_beside(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return the weights of the classes on the device of the logits; the first batch that is tried brings them there."""
+        """Return the weights of the classes on the device of the logits, where the first trial of a batch puts them."""
         assert self.weights is not None
         place = logits.device, logits.dtype
         if place not in self._placed:
