@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from toolkit import Config, Task, fine_tune
+from toolkit.config.loss import LossConfig
 from toolkit.config.model import ModelConfig
 from toolkit.losses import class_probabilities, logits_of
 from toolkit.metrics import class_metrics, correlation, multilabel_f1, positive_class, regression_errors
@@ -30,7 +31,6 @@ from toolkit.tasks.text_classification.data import LabelledTexts
 from toolkit.tasks.text_classification.texts import pad_texts
 
 import torch
-import torch.nn.functional as F
 
 
 @dataclass(frozen=True)
@@ -39,51 +39,37 @@ class Classify(Config):
     """Which encoder is trained."""
     data: LabelledTexts = LabelledTexts(held_out=0.15)
     """Which texts and labels it is trained on."""
+    loss: LossConfig = LossConfig()
+    """How much which sample counts."""
     epochs: float | None = 3
     """Passes over the training data; give epochs or steps, not both."""
-
-
-def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(logits, labels, reduction="sum")
-
-
-def binary_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
-
-
-def squared_error(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype), reduction="sum")
 
 
 @dataclass(frozen=True)
 class Kind:
     """What differs between one label for a text, several labels, and a number."""
 
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     decide: Callable[[torch.Tensor], torch.Tensor]
     metrics: Callable[[list[str]], list[Metric]]
     scores: Callable[[list[str], torch.Tensor], list[dict[str, float]]] | None = None
 
 
 KINDS = {
-    "single": Kind(cross_entropy, lambda logits: logits.argmax(-1), class_metrics, class_probabilities),
+    "single": Kind(lambda logits: logits.argmax(-1), class_metrics, class_probabilities),
     "multi": Kind(
-        binary_cross_entropy,
         lambda logits: (logits > 0).long(),
         lambda labels: [multilabel_f1],
         partial(class_probabilities, several=True),
     ),
-    "regression": Kind(
-        squared_error, lambda logits: logits.squeeze(-1), lambda labels: [regression_errors, correlation]
-    ),
+    "regression": Kind(lambda logits: logits.squeeze(-1), lambda labels: [regression_errors, correlation]),
 }
 
 
 def task(config: Classify) -> Task:
     only = config.evaluate.only
     texts = read_for_head(config.data, saved_labels(config.model), trained=only)
+    kind, loss = KINDS[texts.kind], texts.loss(config.loss)
     tokens = tokenizer(config.model, texts.training_texts(), texts.training_digest)
-    kind = KINDS[texts.kind]
 
     return Task(
         model=lambda runtime: sequence_classifier(
@@ -91,8 +77,8 @@ def task(config: Classify) -> Task:
         ),
         data=texts.task_data(*texts.tokenize(tokens)),
         collate=pad_texts(tokens, texts.kind),
-        units=lambda batch: batch["labels"].numel(),
-        loss=lambda model, batch: kind.loss(logits_of(model, batch), batch["labels"]),
+        units=loss.units,
+        loss=lambda model, batch: loss(logits_of(model, batch), batch),
         predict=lambda model, batch: kind.decide(logits_of(model, batch)),
         references=lambda batch: batch["labels"].long() if texts.kind == "multi" else batch["labels"],
         scores=kind.scores and (lambda model, batch: kind.scores(texts.labels, logits_of(model, batch))),

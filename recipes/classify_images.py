@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from toolkit import Config, Task, fine_tune
+from toolkit.config.loss import LossConfig
 from toolkit.config.model import ModelConfig
 from toolkit.config.schema import BatchConfig, Rates
-from toolkit.losses import class_probabilities, logits_of, summed_cross_entropy
+from toolkit.losses import class_probabilities, logits_of
 from toolkit.metrics import class_metrics, positive_class
 from toolkit.models.export import pretrained_folder
 from toolkit.models.heads import labels_of_head, read_for_head, saved_labels
@@ -42,6 +43,8 @@ class ClassifyImages(Config):
     """Which images and labels it is trained on."""
     augment: AugmentConfig = AugmentConfig()
     """What is random about each training image."""
+    loss: LossConfig = LossConfig()
+    """How much which image counts."""
     batch: BatchConfig = BatchConfig(size=64)
     """How many samples a step takes and how they are cut."""
     epochs: float | None = 20
@@ -51,7 +54,7 @@ class ClassifyImages(Config):
 def task(config: ClassifyImages) -> Task:
     only, size = config.evaluate.only, config.data.embedded_size
     images = read_for_head(config.data, saved_labels(config.model, IMAGE_CLASSIFIER), trained=only)
-    processor = processor_of(config.model, size)
+    loss, processor = images.loss(config.loss), processor_of(config.model, size)
     prepare = Preparation(processor, config.augment, config.data.background, config.data.size)
     confusion = Confusion(images.evaluate.labels.values, images.labels)
     head = {**labels_of_head(images.labels), "problem_type": "single_label_classification"}
@@ -64,8 +67,8 @@ def task(config: ClassifyImages) -> Task:
         transform=prepare.augmented,
         evaluate_transform=prepare.plain,
         collate=stack_images(config.model.dtype),
-        units=lambda batch: len(batch["labels"]),
-        loss=lambda model, batch: summed_cross_entropy(logits_of(model, batch), batch["labels"]),
+        units=loss.units,
+        loss=lambda model, batch: loss(logits_of(model, batch), batch),
         predict=lambda model, batch: logits_of(model, batch).argmax(-1),
         scores=lambda model, batch: class_probabilities(images.labels, logits_of(model, batch)),
         postprocess=confusion.postprocess,

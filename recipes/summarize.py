@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit import Config, Task, fine_tune
+from toolkit.config.loss import SmoothingConfig
 from toolkit.config.model import ModelConfig
 from toolkit.data.config import embedded_splits
 from toolkit.errors import require
@@ -42,6 +43,8 @@ class Summarize(Config):
     """Which encoder-decoder is trained."""
     generate: GenerateConfig = GenerateConfig()
     """How it writes its answers in an evaluation, and when it is used later."""
+    loss: SmoothingConfig = SmoothingConfig()
+    """What the loss wants of each token."""
     data: TextPairs = TextPairs()
     """Which long and short texts it is trained on."""
     epochs: float | None = 0.6
@@ -69,7 +72,9 @@ def task(config: Summarize) -> Task:
         data=pairs.task_data(train, held_out),
         collate=pad_pairs(tokens),
         units=lambda batch: counted(batch["labels"]),
-        loss=lambda model, batch: summed_cross_entropy(target_logits(model, batch), batch["labels"]),
+        loss=lambda model, batch: summed_cross_entropy(
+            target_logits(model, batch), batch["labels"], label_smoothing=config.loss.label_smoothing
+        ),
         predict=lambda model, batch: generated_texts(model, batch, tokens),
         scores=lambda model, batch: reference_losses(target_logits(model, batch), batch["labels"]),
         postprocess=lambda written: pairs.postprocess(written, baseline=pairs.trivial_summaries()),

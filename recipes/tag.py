@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from toolkit import Batch, Config, Task, fine_tune
+from toolkit.config.loss import LossConfig
 from toolkit.config.model import ModelConfig
-from toolkit.losses import NOT_COUNTED, counted, logits_of, summed_cross_entropy
+from toolkit.losses import NOT_COUNTED, logits_of
 from toolkit.models.export import pretrained_folder
 from toolkit.models.heads import labels_of_head, saved_labels
 from toolkit.models.load import TOKEN_CLASSIFIER, load_model
@@ -38,13 +39,10 @@ class Tag(Config):
     """Which encoder is trained."""
     data: TaggedTexts = TaggedTexts()
     """Which sentences and tags it is trained on."""
+    loss: LossConfig = LossConfig()
+    """How much which word counts; a word's label stands at its first token."""
     epochs: float | None = 2
     """Passes over the training data; give epochs or steps, not both."""
-
-
-def loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the cross-entropy summed over the labelled words; a word's label stands at its first token."""
-    return summed_cross_entropy(logits_of(model, batch), batch["labels"])
 
 
 def predict(model: torch.nn.Module, batch: Batch) -> list[list[list[float]]]:
@@ -59,6 +57,7 @@ def predict(model: torch.nn.Module, batch: Batch) -> list[list[list[float]]]:
 def task(config: Tag) -> Task:
     only = config.evaluate.only
     sentences = config.data.read(saved_labels(config.model, TOKEN_CLASSIFIER), trained=only)
+    loss = sentences.loss(config.loss)
     embedded = replace(ENCODER, prefix_space=True)
     tokens = prepare_for_words(tokenizer(config.model, sentences.training_texts(), sentences.training_digest, embedded))
     data = sentences.tokenize(tokens)
@@ -73,8 +72,8 @@ def task(config: Tag) -> Task:
         ),
         data=data,
         collate=pad_words(tokens),
-        units=lambda batch: counted(batch["labels"]),
-        loss=loss,
+        units=loss.units,
+        loss=lambda model, batch: loss(logits_of(model, batch), batch),
         predict=predict,
         postprocess=partial(sentences.postprocess, data.evaluate),
         metrics=tag_metrics(sentences.kind),

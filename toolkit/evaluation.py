@@ -167,7 +167,8 @@ def evaluate_model(
     phase = runtime.phase
     phase("preparing an evaluation")
     loss = torch.zeros((), dtype=torch.float64)
-    units = samples = seen = 0
+    units: float = 0
+    samples = seen = 0
     held: list[Scored | None] = []
     for number, micro in enumerate(started(loader), start=1):
         phase(f"agreeing with the others before batch {number:,} of an evaluation")

@@ -58,7 +58,7 @@ def train(state: TrainState, known: Evaluation | None = None) -> Evaluation:
     return evaluation
 
 
-def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatch], units: int) -> StepValues:
+def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatch], units: float) -> StepValues:
     """Run one optimizer step, whose loss is averaged over `units` in all processes together; steps count from 0."""
     task, runtime, model, optimizer = state.task, state.runtime, state.model, state.optimizer
     accelerator, phase, count = runtime.accelerator, runtime.phase, len(micro_batches)
@@ -67,7 +67,7 @@ def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatc
         group["lr"] = rate
     # backward() divides by the number of micro-batches, and DDP by the number of processes: both are undone here, and
     # the sum over all of them is divided by the true number of units.
-    scale = runtime.data_parallel_size * count / max(1, units)
+    scale = runtime.data_parallel_size * count / (units or 1)
     summed_loss = torch.zeros((), device=runtime.device)
     norm = torch.zeros((), device=runtime.device)
 

@@ -132,8 +132,9 @@ class Task:
     """What it is trained and evaluated on."""
     collate: Callable[[list[Any]], Batch]
     """Makes one batch of host tensors from samples; pads to the longest of them."""
-    units: Callable[[Batch], int]
-    """Counts what the loss is averaged over (labelled tokens, samples, pairs), from the batch alone, on the host."""
+    units: Callable[[Batch], float]
+    """Counts what the loss is averaged over (labelled tokens, samples, pairs), from the batch alone, on the host: a
+    whole number, or the sum of their weights where they do not all count alike."""
     loss: Callable[[torch.nn.Module, Batch], torch.Tensor] | GlobalBatchLoss
     """Returns the loss **summed** over the units of a batch, a scalar; never a mean, which would depend on how a batch
     is split."""
@@ -157,7 +158,7 @@ class Task:
     is tried with those of a few samples, and with all of them where that fails."""
     metrics: Sequence[Metric] = ()
     """Functions that score all predictions beside all references, in the main process alone (`toolkit.metrics`)."""
-    from_loss: Callable[[float, int], Mapping[str, float]] | None = None
+    from_loss: Callable[[float, float], Mapping[str, float]] | None = None
     """Returns further metrics, by name, that follow from the loss: given its mean over the units, and their number."""
     baseline: Any = None
     """The prediction of a trivial model (the majority class, the mean), the same for every sample; its metrics are

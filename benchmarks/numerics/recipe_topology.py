@@ -3,12 +3,16 @@
     python benchmarks/numerics/recipe_topology.py
         one process with micro-batches of 8, 3 and 1, two with 8 and 3, four with 8 and 1, and two that shard the model
         (FSDP2) with 8 and 3; about four minutes on two cores
-    python benchmarks/numerics/recipe_topology.py --layouts cpu_fsdp2
+    python benchmarks/numerics/recipe_topology.py --layouts cpu_fsdp2 --recipes classify tag-weighted
         a part of it
+
+classify-weighted, classify-several and tag-weighted are recipes with other losses: class weights, given or balanced,
+label smoothing, the focal loss, and a weight for each row.
 
 Every figure is the largest over all layouts, relative to one process that takes each global batch whole: final weights
 as ||a - b|| / ||b|| over all weights together; loss, gradient norm and evaluation metrics the largest of all steps, or
-of all metrics. Samples and units of every step must be the same. Exits with 1 beyond the bound.
+of all metrics. Samples and units of every step must be the same (sums of weights up to the bound). Exits with 1
+beyond the bound.
 """
 
 import argparse
@@ -25,7 +29,9 @@ from machine import accelerate_launch, machine, table
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "helpers" / "recipe_layouts.py"
+# The last ones are recipes with other losses (tests/helpers/recipe_layouts.py).
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.py"))
+RECIPES += ["classify-weighted", "classify-several", "tag-weighted"]
 # By name: launch file, processes, micro-batches.
 LAYOUTS = {"2": ("cpu", 2, "none,3"), "4": ("cpu", 4, "none,1"), "cpu_fsdp2": ("cpu_fsdp2", 2, "none,3")}
 BOUND = 1e-12
@@ -38,7 +44,9 @@ def main() -> None:
     """Run all layouts and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=RECIPES)
     arguments = parser.parse_args()
+    names = arguments.recipes
     found: dict[str, Numbers] = {}
     with TemporaryDirectory() as scratch:
         layouts = {"1": ("", 1, "none,3,1"), **{name: LAYOUTS[name] for name in arguments.layouts}}
@@ -47,11 +55,11 @@ def main() -> None:
             words = [*accelerate_launch(sys.executable, processes, file), "--main_process_port", "0"]
             words = words if processes > 1 else [sys.executable]
             data = str(Path(scratch) / f"data-{layout}")
-            subprocess.run([*words, str(SCRIPT), str(place), data, sizes, *RECIPES], check=True, stdout=sys.stderr)
+            subprocess.run([*words, str(SCRIPT), str(place), data, sizes, *names], check=True, stdout=sys.stderr)
             loaded = torch.load(place, weights_only=False)
             found |= {f"{name} on {layout}": numbers for name, numbers in loaded.items()}
     rows, worst = [], 0.0
-    for recipe in RECIPES:
+    for recipe in names:
         expected = found[f"{recipe} None on 1"]
         others = [numbers for name, numbers in found.items() if name.startswith(f"{recipe} ")]
         apart = [max(values) for values in zip(*(differences(one, expected) for one in others), strict=True)]
@@ -69,7 +77,7 @@ def differences(found: Numbers, expected: Numbers) -> list[float]:
     weights = float((found["weights"] - expected["weights"]).norm() / expected["weights"].norm())
     loss = norm = 0.0
     for one, other in zip(found["rows"], expected["rows"], strict=True):
-        if (one["fingerprint"], one["units"]) != (other["fingerprint"], other["units"]):
+        if one["fingerprint"] != other["fingerprint"] or abs(one["units"] - other["units"]) > BOUND * other["units"]:
             sys.exit("other samples or units in a step")
         loss = max(loss, abs(one["loss"] / other["loss"] - 1))
         norm = max(norm, abs(one["gradient_norm"] / other["gradient_norm"] - 1))

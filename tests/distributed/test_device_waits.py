@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from device_walk import MORE, ONCE
+from device_walk import MORE, ONCE, WALKED
 from launching import ROOT, python
-from recipe_layouts import RECIPES
 
 # Who may make the host wait, in an evaluation alone, and why.
 MAY_WAIT = {
@@ -30,7 +29,7 @@ FAMILIES_THAT_WAIT = {
     "falcon": "transformers/models/falcon/modeling_falcon.py _split_heads",
     "lfm2": "transformers/masking_utils.py create_recurrent_attention_mask",
 }
-LAYOUTS = [f"{name} {shard_map}" for name in RECIPES for shard_map in ("whole", *MORE.get(name, ()))]
+LAYOUTS = [f"{name} {shard_map}" for name in WALKED for shard_map in ("whole", *MORE.get(name, ()))]
 COPY, VALUE, MASK, MIXED = (
     "a copy that is waited for",
     "a value that the host has to know",

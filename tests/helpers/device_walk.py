@@ -20,7 +20,7 @@ import torch
 import transformers
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
-from recipe_layouts import RECIPES, config_class, load_recipe, small_arguments
+from recipe_layouts import RECIPES, WEIGHTED, config_class, load_recipe, small_arguments
 from standin_device import NAME, Fault, standin_device
 from torch.distributed.fsdp import CPUOffloadPolicy
 
@@ -68,6 +68,7 @@ ENVIRONMENT = {
 }
 # Beside cpu and whole, which are those of every recipe: one that generates, one with a global-batch loss, one with two
 # models.
+WALKED = [*RECIPES, WEIGHTED[0]]
 MORE = {"chat": ("sharded",), "classify": ("offloaded",), "embed": ("sharded",), "prefer": ("offloaded",)}
 KINDS = {
     "encoder": ("AutoModelForSequenceClassification", lambda model, batch: logits_of(model, batch).square().sum()),
@@ -294,7 +295,7 @@ def batch_of(lengths: Sequence[int], kind: str) -> Batch:
 def main(output: Path, data: Path) -> None:
     """Walk everything."""
     found: dict[str, dict[str, Any]] = {"losses": {}, "faults": {}, "once": {}}
-    for name in RECIPES:
+    for name in WALKED:
         recipe = load_recipe(name)
         arguments = [*small_arguments(name, data / name), "--threads", "1", "--output", str(data / "runs")]
         config: Any = parse(config_class(recipe), recipe.__doc__ or "", [*arguments, "--batch.micro", "3"])

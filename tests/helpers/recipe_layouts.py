@@ -17,10 +17,13 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.py"))
+WEIGHTED = ["classify-weighted", "classify-several", "tag-weighted"]
+"""Small runs of recipes with another loss: the recipe, and the function in `small_<recipe>` that gives the flags."""
 
 
 def load_recipe(name: str) -> ModuleType:
-    """Return a recipe as a module, under a name that no package has."""
+    """Return a recipe as a module, under a name that no package has; one of `WEIGHTED` is the recipe itself."""
+    name = name.partition("-")[0]
     spec = importlib.util.spec_from_file_location(f"{name}_recipe", ROOT / "recipes" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -46,7 +49,8 @@ def config_class(recipe: ModuleType) -> type:
 def small_arguments(name: str, folder: Path) -> list[str]:
     """Return the flags of a small run of a recipe, whose data is written into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    arguments: list[str] = importlib.import_module(f"small_{name}").arguments(folder)
+    recipe, _, variant = name.partition("-")
+    arguments: list[str] = getattr(importlib.import_module(f"small_{recipe}"), variant or "arguments")(folder)
     return arguments
 
 

@@ -40,6 +40,11 @@ def write_conll(path: Path, rows: list[Sentence], separator: str = "\t") -> Path
     return path
 
 
+def weighted(folder: Path) -> list[str]:
+    """Return the flags of a run in which rare tags count more, and targets are smoothed."""
+    return [*arguments(folder), "--loss.class_weights", "balanced", "--loss.label_smoothing", "0.1"]
+
+
 def arguments(folder: Path) -> list[str]:
     """Write 37 training and 11 evaluation sentences and return the flags of a run of 6 steps."""
     train = write_conll(folder / "train.conll", sentences(37, 0))

@@ -173,6 +173,17 @@ def test_a_count_that_differs_is_no_rounding(pair: tuple[Path, Path], field: str
     assert "differ first at step 13" in str(comparison)
 
 
+@pytest.mark.parametrize(("value", "same"), [(8 + 2**-48, True), (8.01, False)])
+def test_a_sum_of_weights_may_be_rounded(pair: tuple[Path, Path], value: float, same: bool) -> None:
+    rows = rows_of(pair[1])
+    assert rows[12]["units"] == 8
+    rows[12]["units"] = value
+    write_rows(pair[1], rows)
+    comparison = compare(*pair)
+    assert comparison.ledgers.divergences["units"].first == 13
+    assert comparison.same == same
+
+
 @pytest.mark.parametrize("value", [None, "x", inf, [1]])
 def test_a_loss_that_is_no_number_differs(pair: tuple[Path, Path], value: Any) -> None:
     rows = rows_of(pair[1])

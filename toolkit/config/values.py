@@ -62,10 +62,19 @@ def as_type(hint: Any, value: Any, text: str | None = None) -> Any:
         return origin(as_type(member, entry) for member, entry in zip(types, value, strict=True))
     elif origin is dict and isinstance(value, dict):
         key_type, value_type = members or (Any, Any)
-        return {as_type(key_type, key): as_type(value_type, entry) for key, entry in value.items()}
+        names = [as_type(key_type, name_of(key) if key_type is str else key) for key in value]
+        if len(set(names)) == len(names):
+            return dict(zip(names, (as_type(value_type, entry) for entry in value.values()), strict=True))
     elif type(value) is origin:  # true is no whole number here
         return value
     raise ValueError
+
+
+def name_of(key: Any) -> Any:
+    """Return the key of a mapping of names as text, where YAML has read a number or a truth."""
+    if isinstance(key, bool):
+        return str(key).lower()
+    return str(key) if isinstance(key, int | float) else key
 
 
 def allowed(hint: Any) -> str:
@@ -80,7 +89,7 @@ def allowed(hint: Any) -> str:
     if origin in (tuple, list):
         return f"a list, each {allowed(arguments[0])}"
     if hint is dict or origin is dict:
-        return "a mapping, such as {name: value}"
+        return "a mapping, such as {name: value}" + (f", each value {allowed(arguments[1])}" if arguments else "")
     return PLAIN_WORDS.get(hint) or str(getattr(hint, "__name__", hint))
 
 

@@ -70,6 +70,16 @@ def read_labels(dataset: Any, column: str, kind: Kind, separator: str | None, li
     return _read_lists(array, column, getattr(getattr(feature, "feature", None), "names", None), separator, like)
 
 
+def read_weights(dataset: Any, column: str) -> Array:
+    """Return the numbers of a column of a `datasets.Dataset` (float64), NaN where a value is missing or none.
+
+    Raises:
+        UserError: all of them have commas, which may as well divide thousands.
+    """
+    numbers, missing = _numbers(column_of(dataset, column), column)
+    return np.where(missing, math.nan, numbers)
+
+
 def _read_lists(
     array: Any, column: str, given: Sequence[str] | None, separator: str | None, like: Labels | None
 ) -> Labels:

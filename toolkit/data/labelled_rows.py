@@ -1,15 +1,17 @@
 """Rows with one label each, several, or a number: how they are checked, numbered and held out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from toolkit.config.loss import LossConfig
 from toolkit.data.columns import Columns
 from toolkit.data.held_out import held_out_rows
-from toolkit.data.label_reading import is_text, read_labels
+from toolkit.data.label_loss import label_loss
+from toolkit.data.label_reading import is_text, read_labels, read_weights
 from toolkit.data.labels import Array, Kind, Labels, ordered
 from toolkit.data.reading import (
     REMEDY,
@@ -26,16 +28,22 @@ from toolkit.data.reading import (
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 
+if TYPE_CHECKING:
+    from toolkit.losses import LabelLoss
+
 
 @dataclass(frozen=True)
 class LabelledRows(TableRows):
     """Rows of a table and their labels, for training or for evaluation."""
 
     labels: Labels
+    weights: Array | None = field(default=None, kw_only=True)
+    """By how much each row counts (float64); None where all count alike."""
 
     def take(self, rows: Array, name: str | None = None) -> Self:
         """Return these rows, in this order, under another name if one is given."""
-        return replace(super().take(rows, name), labels=self.labels.take(rows))
+        weights = None if self.weights is None else self.weights[rows]
+        return replace(super().take(rows, name), labels=self.labels.take(rows), weights=weights)
 
 
 AnyLabelled = TypeVar("AnyLabelled", bound=LabelledRows)
@@ -51,6 +59,12 @@ class LabelledData(DataRead):
     """The name of each label id; empty for regression."""
     train: LabelledRows
     evaluate: LabelledRows
+
+    def loss(self, config: LossConfig) -> "LabelLoss":
+        """Return the loss that a configuration asks for, and describe its weights in the plan; see `label_loss`."""
+        labels = self.train.labels
+        counts = np.zeros(0, dtype=np.int64) if self.kind == "regression" else labels.counts()
+        return label_loss(config, self.kind, self.labels, counts, len(labels), self.summary)
 
     @cached_property
     def baseline(self) -> int | float | list[float]:
@@ -132,9 +146,17 @@ def check_columns(tables: Mapping[str, Any], texts: Sequence[str], others: Seque
 
 
 def check_rows(
-    name: str, table: Any, columns: Columns, kind: Kind, separator: str | None, like: Labels | None = None
+    name: str,
+    table: Any,
+    columns: Columns,
+    kind: Kind,
+    separator: str | None,
+    like: Labels | None = None,
+    weight: str | None = None,
 ) -> Checked[LabelledRows]:
-    """Return the rows of a table that have a text and a label; `like`: labels of the training data."""
+    """Return the rows of a table that have a text, a label and, where a column holds their `weight`, a weight; `like`:
+    labels of the training data.
+    """
     labels = read_labels(table, columns.label, kind, separator, like)
     texts = table.select_columns(columns.texts)
     wrong = {f"empty text in column {column!r}": empty for column, empty in empty_texts(texts).items()}
@@ -142,7 +164,14 @@ def check_rows(
     wrong[f"the label in column {columns.label!r} is not a finite number, which data.kind regression needs,"] = (
         labels.unreadable
     )
-    return checked_rows(LabelledRows(name, texts, np.arange(len(labels), dtype=np.int64), labels), wrong)
+    weights = None
+    if weight is not None:
+        weights = read_weights(table, weight)
+        wrong[f"the weight in column {weight!r} is not a finite number of at least 0"] = ~(
+            np.isfinite(weights) & (weights >= 0)
+        )
+    whole = LabelledRows(name, texts, np.arange(len(labels), dtype=np.int64), labels, weights=weights)
+    return checked_rows(whole, wrong)
 
 
 def label_names(kind: Kind, splits: Sequence[LabelledRows], known: Sequence[str] | None) -> list[str]:

@@ -4,6 +4,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from operator import index
 from typing import Any
 
@@ -29,8 +30,8 @@ class LoadedMicroBatch:
     ids: tuple[int, ...]
     """The samples that were asked for; as many came. The ledger's fingerprint is taken of these."""
     batch: Batch
-    units: int
-    """What the loss is averaged over; 0 for a dummy micro-batch."""
+    units: float
+    """What the loss is averaged over: a whole number, or the sum of their weights; 0 for a dummy micro-batch."""
     keys: torch.Tensor | None = None
     """What dropout is drawn from: see `row_keys`; None for evaluation."""
 
@@ -101,8 +102,7 @@ class MicroBatches(Dataset[LoadedMicroBatch]):
         samples_of_rows = batch.get(ROW_SAMPLES)
         if samples_of_rows is not None:
             batch = {name: tensor for name, tensor in batch.items() if name != ROW_SAMPLES}
-        # index() refuses a float: a weighted count would be cut off when it is added up.
-        units = 0 if plan.dummy else index(self.task.units(batch))
+        units = 0 if plan.dummy else checked_units(self.task.units(batch))
         keys = None if self.steps_per_epoch is None else row_keys(self.seed, plan.step, plan.ids, samples_of_rows)
         return LoadedMicroBatch(plan, plan.ids, batch, units, keys)
 
@@ -141,6 +141,31 @@ def row_keys(seed: int, step: int, ids: Sequence[int], samples_of_rows: torch.Te
     samples = mix64(np.asarray(ids, dtype=np.uint64)[places] ^ key)
     hashes = np.append(mix64(samples + counted), mix64(np.full(1, key)))
     return torch.from_numpy((hashes >> np.uint64(32)).astype(np.uint32).view(np.int32))
+
+
+def checked_units(units: Any) -> float:
+    """Return what a task counts in a batch: a whole number as it is, so that sums of counts stay exact.
+
+    Raises:
+        UserError: it is no number, infinite or below 0.
+    """
+    value: float
+    try:
+        value = index(units)
+    except TypeError:
+        try:
+            value = float(units)
+        except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several numbers
+            raise UserError(
+                f"the task's `units` returned a {type(units).__name__} that is no number; it has to return how many "
+                "units a batch has, or the sum of their weights"
+            ) from None
+    if not isfinite(value) or value < 0:
+        raise UserError(
+            f"the task counts {value} units in a batch; it has to be a number of at least 0: look for a weight that is "
+            "negative, infinite or not a number"
+        )
+    return value
 
 
 class Fetched(Dataset[LoadedMicroBatch | UserError]):

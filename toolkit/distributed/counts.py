@@ -17,8 +17,8 @@ LIMBS = 64 // LIMB_BITS
 class Counts:
     """Counts of one step: those of one process, or the sum over all processes."""
 
-    units: int = 0
-    """What the loss is averaged over."""
+    units: float = 0
+    """What the loss is averaged over: a whole number, or the sum of their weights."""
     samples: int = 0
     """Samples, dummy copies not counted."""
     padded: int = 0
@@ -44,7 +44,9 @@ class Counts:
         """Return the counts that a sum of vectors stands for."""
         units, samples, padded, used, *limbs, loss, stop, trouble = vector
         whole = sum(int(limb) << (LIMB_BITS * i) for i, limb in enumerate(limbs))
-        return Counts(int(units), int(samples), int(padded), int(used), whole % 2**64, loss, int(stop), int(trouble))
+        # Whole numbers stay what they are, for the ledger and for whoever compares two of them.
+        units = int(units) if float(units).is_integer() else units
+        return Counts(units, int(samples), int(padded), int(used), whole % 2**64, loss, int(stop), int(trouble))
 
 
 def count_micro_batches(

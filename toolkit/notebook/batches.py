@@ -29,7 +29,7 @@ class DecodedBatch:
     far as the batch has them."""
 
     @property
-    def units(self) -> int:
+    def units(self) -> float:
         """The number of units, over which the loss of the step is averaged."""
         return sum(micro.units for micro in self.micro_batches)
 
@@ -47,7 +47,7 @@ class DecodedBatch:
 
     def __repr__(self) -> str:
         padding = "" if self.padding is None else f", {self.padding:.1%} padding"
-        return f"{len(self.rows)} rows in {len(self.micro_batches)} micro-batch(es), {self.units} units{padding}"
+        return f"{len(self.rows)} rows in {len(self.micro_batches)} micro-batch(es), {self.units:.10g} units{padding}"
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows. (IPython looks for this name.)"""

@@ -227,4 +227,4 @@ def values_of(training: TrainState, step: int, micro_batches: list[LoadedMicroBa
     """Take a step with the loop's own function, and return the mean loss before it and the gradient norm."""
     units = sum(micro.units for micro in micro_batches)
     loss, norm = train_step(training, step, micro_batches, units).read()
-    return loss / max(1, units), norm
+    return loss / (units or 1), norm

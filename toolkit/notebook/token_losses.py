@@ -37,7 +37,7 @@ class TokenLosses:
     texts: list[list[TokenLoss]]
     total: float
     """The loss that the recipe itself computes for these texts, which is the sum over their tokens."""
-    units: int
+    units: float
 
     @property
     def worst(self) -> list[TokenLoss]:
@@ -46,7 +46,7 @@ class TokenLosses:
         return sorted(counted, key=lambda token: -(token.loss or 0.0))
 
     def __repr__(self) -> str:
-        return f"{self.units} tokens count, mean loss {self.total / max(1, self.units):.3f}"
+        return f"{self.units:.10g} tokens count, mean loss {self.total / (self.units or 1):.3f}"
 
     def _repr_html_(self) -> str:
         """Return the coloured text that a notebook shows. (IPython looks for this name.)"""

@@ -95,7 +95,7 @@ class Display:
         self.elapsed = 0.0
         self.steps = 0
         self.rate = 0.0
-        self.recent: deque[tuple[float, int]] = deque(maxlen=RECENT_STEPS)
+        self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_STEPS)
         """The last losses, each with the number of units that it is the mean of."""
         self.line_at = monotonic()
         self.bar: Progress | None = None

@@ -31,8 +31,8 @@ class LedgerRow:
     gradient_norm: float
     """Before clipping."""
     learning_rate: float
-    units: int
-    """What the loss is averaged over."""
+    units: float
+    """What the loss is averaged over: a whole number, or the sum of their weights."""
     samples: int
     fingerprint: str
     """Sum of the hashes of the ids of its samples, 16 hexadecimal digits."""

@@ -5,7 +5,7 @@ A mean would make the result depend on how a batch is cut, and nothing else woul
 
 import warnings
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import isclose, isfinite
 
 import torch
 
@@ -29,7 +29,7 @@ class Halved:
     samples: int = 0
     whole: float = 0.0
     halves: float = 0.0
-    units: tuple[int, int] = (0, 0)
+    units: tuple[float, float] = (0, 0)
     """Those of the whole, and those of its halves together."""
 
 
@@ -99,11 +99,11 @@ def verdict(found: list[Halved], bound: float) -> str | None:
         return None
     first = found[0]
     for halved in found:
-        if halved.units[0] != halved.units[1]:
+        if not isclose(*halved.units, rel_tol=1e-9):
             raise SharedUserError(
-                f"the task counts {halved.units[0]} unit(s) in a micro-batch of {halved.samples} samples and "
-                f"{halved.units[1]} in its halves together; `units` has to count what the loss is summed over "
-                "(samples, labelled tokens), so that they add up"
+                f"the task counts {halved.units[0]:.10g} unit(s) in a micro-batch of {halved.samples} samples and "
+                f"{halved.units[1]:.10g} in its halves together; `units` has to count what the loss is summed over "
+                "(samples, labelled tokens, or the sum of their weights), so that they add up"
             )
     whole, halves = sum(halved.whole for halved in found), sum(halved.halves for halved in found)
     if (

@@ -99,10 +99,18 @@ class LedgerComparison:
         self.common += 1
         self.last_common = step
         for name, fields in EXACT.items():
-            equal = all(a.get(field) == b.get(field) for field in fields)
-            self.divergences[name].add(step, 0.0 if equal else inf, self.tolerance)
+            difference = max(exact_difference(a.get(field), b.get(field)) for field in fields)
+            self.divergences[name].add(step, difference, self.tolerance)
         for name, field in ROUNDED.items():
             self.divergences[name].add(step, relative_difference(a.get(field), b.get(field)), self.tolerance)
+
+
+def exact_difference(a: Any, b: Any) -> float:
+    """Return 0 for equal values and infinity for others; of fractions the relative difference, since a sum of weights
+    is rounded."""
+    if isinstance(a, float) or isinstance(b, float):
+        return relative_difference(a, b)
+    return 0.0 if a == b else inf
 
 
 def relative_difference(a: Any, b: Any) -> float:

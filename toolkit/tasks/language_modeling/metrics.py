@@ -28,7 +28,7 @@ def token_accuracy(predictions: Any, references: Any) -> Scores:
     return {"accuracy": right / every} if every else {}
 
 
-def scores_of(loss: float, units: int, size: int | None) -> Scores:
+def scores_of(loss: float, units: float, size: int | None) -> Scores:
     """Return perplexity and, where the predicted text has a `size` in bytes, bits per byte.
 
     `loss` is the mean over `units` in nats. The bits of all tokens, those that end documents included, are divided by

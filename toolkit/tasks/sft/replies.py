@@ -243,6 +243,6 @@ def unigram_scores(chats: TokenizedChats, vocabulary: int) -> dict[str, float]:
     return {"loss": loss, **perplexity(loss, 1)}
 
 
-def perplexity(loss: float, units: int) -> dict[str, float]:
+def perplexity(loss: float, units: float) -> dict[str, float]:
     """Return the perplexity that follows from the mean loss of a token."""
     return {"perplexity": math.exp(loss) if loss < 700 else math.inf}

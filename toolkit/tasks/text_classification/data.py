@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from toolkit.config.schema import at_least, locates
-from toolkit.data.columns import find_columns
+from toolkit.data.columns import find_column, find_columns
 from toolkit.data.config import DataConfig, embedded_splits
 from toolkit.data.label_reading import comma_number, is_text, kind_of
 from toolkit.data.labelled_rows import LabelledRows, check_columns, check_rows, labels_line, number_rows
@@ -29,6 +29,8 @@ class LabelledTexts(DataConfig):
     """The column with the second text, where each sample is a pair; null finds it by its name, or there is none."""
     label: str | None = locates(None)
     """The column with the label; null finds it by its name."""
+    weight: str | None = locates(None)
+    """The column with the weight of each row, by how much its loss counts (0 or more); null counts all alike."""
     kind: Literal["auto", "single", "multi", "regression"] = "auto"
     """One label for each text, several (multi), or a number (regression); auto decides by the labels."""
     separator: str | None = None
@@ -70,13 +72,17 @@ class LabelledTexts(DataConfig):
         )
         existing, schema = read.train.column_names, read.train.data.schema
         textual = [name for name in existing if is_text(schema.field(name).type)]
-        columns = find_columns(existing, textual, self.text, self.text_pair, self.label)
-        check_columns(read.tables, columns.texts, [columns.label])
+        weight, given = self.weight, (self.text, self.text_pair, self.label)
+        if weight is not None:
+            find_column(existing, "weight", weight, (), "the weights", taken=[name for name in given if name])
+        columns = find_columns([name for name in existing if name != weight], textual, *given)
+        others = [columns.label] if weight is None else [columns.label, weight]
+        check_columns(read.tables, columns.texts, others)
         kind = self._kind(read.tables, columns.label)
         parts: list[Checked[LabelledRows]] = []
         for name, table in read.tables.items():
             like = parts[0].rows.labels if parts else None
-            parts.append(check_rows(name, table, columns, kind, self.separator, like))
+            parts.append(check_rows(name, table, columns, kind, self.separator, like, weight))
         rows = number_rows(
             parts,
             kind,
@@ -85,12 +91,20 @@ class LabelledTexts(DataConfig):
             what="rows",
             drop_invalid=self.drop_invalid,
             a_row="row with a text and a label",
-            invalid="rows without a valid text or label",
+            invalid="rows without a valid text or label" + ("" if weight is None else " or weight"),
         )
+        weights = rows.train.weights
+        if weights is not None and not weights.any():
+            raise UserError(
+                f"training data: every weight in column {weight!r} is 0, so there is nothing to learn; give another "
+                "column with --data.weight"
+            )
         found = f"text {' and '.join(map(repr, columns.texts))}, label {columns.label!r}"
         summary = {"data": read.origin, "columns": found, **rows.summary}
         summary["texts"] = counts_line(rows.train, rows.evaluate)
         summary["labels"] = labels_line(rows.train.labels, "rows")
+        if weights is not None:
+            summary["weights"] = f"from {weights.min():g} to {weights.max():g} of the training rows, column {weight!r}"
         if kind == "regression" and any(comma_number(table, columns.label) for table in read.tables.values()):
             summary["labels"] += "; read with decimal commas"
         return Texts(

@@ -45,7 +45,8 @@ class Texts(LabelledData):
         return {**row, **self.evaluate.table[number], "prediction": named(prediction), "reference": named(reference)}
 
     def tokenize(self, tokenizer: Any, limit: int | None = None) -> tuple[TokenizedDataset, TokenizedDataset]:
-        """Return training and evaluation samples: "text", what the tokenizer made of it, and "label".
+        """Return training and evaluation samples: "text", what the tokenizer made of it, "label", and "weight" if rows
+        have any.
 
         `limit` is the longest text that the model takes, in tokens; None asks the tokenizer. Raises UserError if texts
         are longer and data.max_length does not truncate them, or if it truncates to more than the limit or to nothing.
@@ -53,15 +54,12 @@ class Texts(LabelledData):
         limit = length_limit(tokenizer) if limit is None else limit
         column = TextColumn(self.train.table.column_names, tokenizer, self.max_length, limit)
         tokens = tokenize_columns(self.train, self.evaluate, {"text": column}, self.summary)
-        train, evaluate = (
-            TokenizedDataset(
-                texts,
-                {"label": rows.labels},
-                texts["text"].lengths,
-                digest_of(texts["text"].content, *rows.labels.content),
-            )
-            for texts, rows in zip(tokens, (self.train, self.evaluate), strict=True)
-        )
+        samples = []
+        for texts, rows in zip(tokens, (self.train, self.evaluate), strict=True):
+            weights = {} if rows.weights is None else {"weight": rows.weights}
+            content = digest_of(texts["text"].content, *rows.labels.content, *weights.values())
+            samples.append(TokenizedDataset(texts, {"label": rows.labels, **weights}, texts["text"].lengths, content))
+        train, evaluate = samples
         return train, evaluate
 
 
@@ -69,16 +67,21 @@ def pad_texts(tokenizer: Any, kind: str) -> Callable[[list[dict[str, Any]]], "di
     """Return a collate function: samples with a "text" and a "label" to tensors, padded on the tokenizer's side.
 
     Next to what `pad` makes there is "labels": int64 (samples), float32 (samples, labels) for kind multi, float32
-    (samples) for regression. Raises UserError if the tokenizer has no padding token.
+    (samples) for regression; and `SAMPLE_WEIGHTS`, float32 (samples), where samples have a "weight". Raises UserError
+    if the tokenizer has no padding token.
     """
     import torch
 
     from toolkit.data.collate import fillers_of, pad
+    from toolkit.losses import SAMPLE_WEIGHTS
 
     fillers, label_type = fillers_of(tokenizer, "texts"), torch.int64 if kind == "single" else torch.float32
 
     def collate(samples: list[dict[str, Any]]) -> "dict[str, torch.Tensor]":
-        labels = torch.tensor([sample["label"] for sample in samples], dtype=label_type)
-        return {**pad([sample["text"] for sample in samples], fillers, tokenizer.padding_side), "labels": labels}
+        batch = pad([sample["text"] for sample in samples], fillers, tokenizer.padding_side)
+        batch["labels"] = torch.tensor([sample["label"] for sample in samples], dtype=label_type)
+        if "weight" in samples[0]:
+            batch[SAMPLE_WEIGHTS] = torch.tensor([sample["weight"] for sample in samples], dtype=torch.float32)
+        return batch
 
     return collate

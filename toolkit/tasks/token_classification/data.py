@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from toolkit.config.loss import LossConfig
 from toolkit.config.schema import at_least, locates
 from toolkit.data.columns import find_column
 from toolkit.data.config import DataConfig, embedded_splits
 from toolkit.data.formats.header import NoHeaderError
+from toolkit.data.label_loss import label_loss
 from toolkit.data.reading import DataRead, missing_columns, row_numbers, usable_rows
 from toolkit.data.text_columns import length_limit
 from toolkit.errors import UserError
@@ -33,6 +35,7 @@ from toolkit.tasks.token_classification.windows import TaggedWindows, added_toke
 
 if TYPE_CHECKING:
     from toolkit.data.sources import Splits
+    from toolkit.losses import LabelLoss
 
 USUAL_LENGTH = 512
 """Tokens of a window where neither the configuration nor the tokenizer knows a limit."""
@@ -187,6 +190,16 @@ class TaggedSentences(DataRead):
         if self.kind == "bio":
             return OUTSIDE
         return self.labels[int(np.bincount(self.train.tags, minlength=len(self.labels)).argmax())]
+
+    def loss(self, config: LossConfig) -> "LabelLoss":
+        """Return the loss that a configuration asks for, of words, and describe its weights in the plan."""
+        counts = np.bincount(self.train.tags, minlength=len(self.labels))
+        if self.kind == "bio":
+            # The inside of an entity that is always one word in training counts as its beginning does.
+            for number, name in enumerate(self.labels):
+                if not counts[number] and name != OUTSIDE and f"B{name[1:]}" in self.labels:
+                    counts[number] = counts[self.labels.index(f"B{name[1:]}")]
+        return label_loss(config, "single", self.labels, counts, len(self.train.tags), self.summary)
 
     def tokenize(self, tokenizer: Any) -> TaggedData:
         """Return the sentences as windows of tokens.
