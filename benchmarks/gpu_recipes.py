@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from toolkit import Task, TaskData
-from toolkit.losses import NOT_COUNTED, causal_logits, counted, logits_of, summed_cross_entropy
+from toolkit.losses import NOT_COUNTED, counted, logits_of, summed_cross_entropy
 from toolkit.models.tiny import causal, encoder, image_classifier, seq2seq
 from toolkit.task import GlobalBatchLoss
 from toolkit.tasks.dpo.models import PolicyAndReference
@@ -34,6 +34,7 @@ from toolkit.tasks.seq2seq.pairs import pad_pairs
 from toolkit.tasks.sft.tokens import pad_conversations
 from toolkit.tasks.text_classification.texts import pad_texts
 from toolkit.tasks.token_classification.windows import pad_words
+from toolkit.vocabulary_loss import causal_scores
 
 ROOT = Path(__file__).parents[1]
 NEEDED = ("datasets", "evaluate", "sklearn", "PIL")
@@ -161,7 +162,7 @@ def made_here(name: str) -> Task:
             TaskData(train=Samples(sample)),
             pad_blocks(tokens),
             lambda batch: counted(batch["labels"]),
-            lambda model, batch: summed_cross_entropy(causal_logits(model, batch), batch["labels"]),
+            lambda model, batch: causal_scores(model, batch).losses.sum(),
         )
 
     def reply() -> Task:

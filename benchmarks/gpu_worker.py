@@ -22,8 +22,10 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import USER_CAN_FIX, UserError
 from toolkit.loop import global_batches, train_step
-from toolkit.losses import NOT_COUNTED, causal_logits, counted, summed_cross_entropy
+from toolkit.losses import NOT_COUNTED, counted
 from toolkit.prepare import prepare
+from toolkit.tasks.sft.tokens import next_labels
+from toolkit.vocabulary_loss import causal_scores, note_labels
 
 CHECKED_STEPS = 3
 # The first steps of a process fill caches.
@@ -77,7 +79,9 @@ class Progressions:
 
 def collate(rows: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": ids.masked_fill(ids == 0, NOT_COUNTED)}
+    labels = ids.masked_fill(ids == 0, NOT_COUNTED)
+    noted = note_labels(next_labels(labels))
+    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": labels, **noted}
 
 
 def task(size: Size) -> Task:
@@ -99,7 +103,7 @@ def task(size: Size) -> Task:
         return LlamaForCausalLM(shape)
 
     def loss(module: Any, batch: Any) -> torch.Tensor:
-        return summed_cross_entropy(causal_logits(module, batch)[:, :-1], batch["labels"][:, 1:])
+        return causal_scores(module, batch).losses.sum()
 
     return Task(
         model=model,

@@ -18,14 +18,15 @@ from dataclasses import dataclass
 
 from toolkit import Batch, Config, Rates, Task, fine_tune
 from toolkit.config.model import ModelConfig
-from toolkit.losses import causal_logits, counted, reference_losses, summed_cross_entropy
+from toolkit.losses import counted, mean_losses
 from toolkit.models.export import pretrained_folder
 from toolkit.models.tokenizer import tokenizer
 from toolkit.tasks.conversations.models import chat_model, token_limit
 from toolkit.tasks.conversations.template import CHAT
 from toolkit.tasks.sft.data import Conversations
 from toolkit.tasks.sft.replies import GenerateConfig, Replies, perplexity, unigram_scores
-from toolkit.tasks.sft.tokens import pad_conversations
+from toolkit.tasks.sft.tokens import next_labels, pad_conversations
+from toolkit.vocabulary_loss import causal_scores, laid_out
 
 import torch
 
@@ -48,14 +49,12 @@ class Chat(Config):
 
 def loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """Return the cross-entropy of all tokens that carry loss, each predicted from those before it."""
-    logits = causal_logits(model, batch, batch["positions"])
-    return summed_cross_entropy(logits.flatten(0, 1).index_select(0, batch["carrying"]), batch["targets"])
+    return causal_scores(model, batch).losses.sum()
 
 
 def scores(model: torch.nn.Module, batch: Batch) -> list[dict[str, float]]:
     """Return the mean loss of each sample's replies in the data."""
-    labels = batch["labels"][:, 1:].index_select(1, batch["positions"])
-    return reference_losses(causal_logits(model, batch, batch["positions"]), labels)
+    return mean_losses(laid_out(causal_scores(model, batch).losses, batch), next_labels(batch["labels"]))
 
 
 def task(config: Chat) -> Task:

@@ -19,7 +19,7 @@ from typing import Literal
 
 from toolkit import BatchConfig, Config, Rates, Task, fine_tune
 from toolkit.config.model import ModelConfig
-from toolkit.losses import causal_logits, counted, logits_of, reference_losses, summed_cross_entropy
+from toolkit.losses import counted, mean_losses
 from toolkit.models.export import pretrained_folder
 from toolkit.models.tokenizer import tokenizer
 from toolkit.tasks.language_modeling.blocks import pad_blocks
@@ -34,6 +34,7 @@ from toolkit.tasks.language_modeling.metrics import (
     unigram_scores,
 )
 from toolkit.tasks.language_modeling.models import embedded_tokenizer, find_objective, language_model
+from toolkit.vocabulary_loss import causal_scores, laid_out, masked_scores
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def task(config: Language) -> Task:
     is_causal = objective == "causal"
     masking = None if is_causal else Masking(tokens, config.data.mask)
     data = documents.tokenize(tokens, objective)
-    logits = causal_logits if is_causal else logits_of
+    token_scores = causal_scores if is_causal else masked_scores
 
     return Task(
         model=lambda context: language_model(config.model, objective, len(tokens), trained=config.evaluate.only),
@@ -70,10 +71,10 @@ def task(config: Language) -> Task:
         evaluate_transform=masking,
         collate=pad_blocks(tokens),
         units=lambda batch: counted(batch["labels"]),
-        loss=lambda model, batch: summed_cross_entropy(logits(model, batch), batch["labels"]),
-        predict=lambda model, batch: guesses(logits(model, batch), batch["labels"]),
+        loss=lambda model, batch: token_scores(model, batch).losses.sum(),
+        predict=lambda model, batch: guesses(laid_out(token_scores(model, batch).guesses, batch), batch["labels"]),
         references=lambda batch: truths(batch["labels"]),
-        scores=lambda model, batch: reference_losses(logits(model, batch), batch["labels"]),
+        scores=lambda model, batch: mean_losses(laid_out(token_scores(model, batch).losses, batch), batch["labels"]),
         metrics=[token_accuracy],
         from_loss=lambda mean, units: scores_of(mean, units, data.evaluate.stream.bytes if is_causal else None),
         baseline_scores=lambda: unigram_scores(data.train.stream, data.evaluate.stream, tokens, objective),

@@ -71,7 +71,7 @@ class Prefer(Config):
 def rewards(model: torch.nn.Module, batch: Batch, beta: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the rewards of both sides, shape (pairs, 2), and the log-likelihood of the chosen ones per token."""
     with padding_known(batch, on_the_right=True):
-        policy, reference = model(batch["input_ids"], batch["attention_mask"], batch["positions"], batch["labels"])
+        policy, reference = model(batch["input_ids"], batch["attention_mask"], batch["carrying"], batch["targets"])
     chosen = len(policy) // 2
     tokens = (batch["labels"][:chosen] != NOT_COUNTED).sum(1)
     return (beta * (policy - reference)).view(2, chosen).T, policy[:chosen] / tokens

@@ -1,6 +1,5 @@
 """Losses that are sums over units, and how sure a model is of a single sample (see `Task.scores`)."""
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,11 +22,15 @@ def full_precision(values: torch.Tensor) -> torch.Tensor:
     return values.float() if values.dtype.itemsize < 4 else values
 
 
+def inputs_of(batch: Mapping[str, torch.Tensor], *without: str) -> dict[str, torch.Tensor]:
+    """Return the entries of a batch that are for a model of Transformers, which are all but those `without`."""
+    return {name: values for name, values in batch.items() if name not in (*without, *NOTES)}
+
+
 def output_of(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], *without: str) -> Any:
     """Return the output of a model of Transformers for a batch, without the entries that are not for the model."""
-    inputs = {name: values for name, values in batch.items() if name not in (*without, *NOTES)}
     with padding_known(batch):
-        return model(**inputs)
+        return model(**inputs_of(batch, *without))
 
 
 def logits_of(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -35,31 +38,20 @@ def logits_of(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torc
     return full_precision(output_of(model, batch, "labels", SAMPLE_WEIGHTS).logits)
 
 
-def causal_logits(
-    model: torch.nn.Module, batch: Mapping[str, torch.Tensor], positions: torch.Tensor | None = None
-) -> torch.Tensor:
+def causal_logits(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Return the logits of a causal model in the model's own precision: (rows, tokens, vocabulary).
+
+    Over a large vocabulary these are the largest tensor of a batch; `toolkit.vocabulary_loss` does without.
 
     Args:
         model: of Transformers.
         batch: "input_ids" and "attention_mask", padded on the right.
-        positions: int64, the tokens whose logits are wanted, the same in all rows; None for all.
     """
-    # Most models then compute no other logits. Over a large vocabulary these are the largest tensor of a batch.
-    kept = {"logits_to_keep": positions} if positions is not None and takes_positions(model) else {}
     with padding_known(batch, on_the_right=True):
         # A cache would keep the keys and values of all layers for a next token, which nobody asks for.
-        output = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False, **kept)
+        output = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False)
     logits: torch.Tensor = output.logits
-    return logits if positions is None or kept else logits[:, positions]
-
-
-def takes_positions(model: Any) -> bool:
-    """Return whether a model makes logits for some positions alone when it is asked to."""
-    module = getattr(model, "module", model)  # what Accelerate wraps around a model keeps it under this name
-    # Adapters hand on whatever their base takes.
-    base = module.get_base_model() if hasattr(module, "get_base_model") else module
-    return "logits_to_keep" in inspect.signature(base.forward).parameters
+    return logits
 
 
 def summed_cross_entropy(
@@ -207,5 +199,15 @@ def reference_losses(logits: torch.Tensor, labels: torch.Tensor) -> list[dict[st
     losses = F.cross_entropy(
         full_precision(logits).flatten(0, 1), labels.flatten(), ignore_index=NOT_COUNTED, reduction="none"
     )
+    return mean_losses(losses.view_as(labels), labels)
+
+
+def mean_losses(losses: torch.Tensor, labels: torch.Tensor) -> list[dict[str, float]]:
+    """Return for each sample the mean of its losses, in nats per token.
+
+    Args:
+        losses: (samples, tokens), 0 where a token carries no loss.
+        labels: the same shape, `NOT_COUNTED` there.
+    """
     counts = (labels != NOT_COUNTED).sum(1).clamp(min=1)
-    return [{"loss": loss} for loss in (losses.view_as(labels).sum(1) / counts).tolist()]
+    return [{"loss": loss} for loss in (losses.sum(1) / counts).tolist()]

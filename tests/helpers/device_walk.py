@@ -24,7 +24,7 @@ from recipe_layouts import RECIPES, WEIGHTED, config_class, load_recipe, small_a
 from standin_device import NAME, Fault, standin_device
 from torch.distributed.fsdp import CPUOffloadPolicy
 
-from toolkit import losses
+from toolkit import losses, vocabulary_loss
 from toolkit.batch_layout import NOTES, note_padding
 from toolkit.checkpoint import writer as saving
 from toolkit.checkpoint.staging import StagingBuffer
@@ -38,13 +38,14 @@ from toolkit.distributed.model_from_main import build_on_main, shard_from_main
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start_runtime import start_runtime
 from toolkit.loop import train
-from toolkit.losses import NOT_COUNTED, causal_logits, logits_of, summed_cross_entropy
+from toolkit.losses import NOT_COUNTED, logits_of, summed_cross_entropy
 from toolkit.output.ledger import Ledger
 from toolkit.output.run_folder import RunFolder
 from toolkit.prepare import prepare
 from toolkit.task import Batch, Task
 from toolkit.tasks.seq2seq.models import target_logits
 from toolkit.train_state import Output
+from toolkit.vocabulary_loss import causal_scores, note_labels
 
 ON_CPU = {"ACCELERATE_USE_CPU": "true"}
 ALONE = {
@@ -72,7 +73,7 @@ WALKED = [*RECIPES, WEIGHTED[0]]
 MORE = {"chat": ("sharded",), "classify": ("offloaded",), "embed": ("sharded",), "prefer": ("offloaded",)}
 KINDS = {
     "encoder": ("AutoModelForSequenceClassification", lambda model, batch: logits_of(model, batch).square().sum()),
-    "causal": ("AutoModelForCausalLM", lambda model, batch: causal_logits(model, batch, batch["labels"]).sum()),
+    "causal": ("AutoModelForCausalLM", lambda model, batch: causal_scores(model, batch).losses.sum()),
     "seq2seq": (
         "AutoModelForSeq2SeqLM",
         lambda model, batch: summed_cross_entropy(target_logits(model, batch), batch["labels"]),
@@ -150,7 +151,7 @@ ONCE: dict[str, tuple[str, str, Callable[[ModuleType], Any]]] = {
     "norm stacked with the loss": ("classify", "offloaded", lambda _: patch(Runtime, "read_later", stacked)),
     "loss of what a mask selects": ("chat", "whole", lambda recipe: patch(recipe, "loss", selected)),
     "look at an encoder's mask": ("classify", "whole", lambda _: patch(losses, "padding_known", unknown)),
-    "look at a causal mask": ("prefer", "whole", lambda _: patch(losses, "padding_known", unknown)),
+    "look at a causal mask": ("prefer", "whole", lambda _: patch(vocabulary_loss, "padding_known", unknown)),
     "pageable batches": ("tag", "whole", lambda _: patch(LoadedMicroBatch, "pin_memory", lambda micro: micro)),
     "order sent by a copy": ("embed", "whole", lambda _: patch(Runtime, "put", lambda at, ids: ids.to(at.device))),
     "pageable checkpoint": (
@@ -287,8 +288,9 @@ def batch_of(lengths: Sequence[int], kind: str) -> Batch:
     """Return rows of these lengths, padded on the right, on the device."""
     mask = torch.tensor([[1] * length + [0] * (max(lengths) - length) for length in lengths])
     ids = mask * torch.arange(5, 5 + max(lengths))
-    labels = {"encoder": mask[:, 0], "causal": torch.arange(3), "seq2seq": ids}[kind]
+    labels = {"encoder": mask[:, 0], "causal": ids, "seq2seq": ids}[kind]
     batch = {"input_ids": ids, "attention_mask": mask, "labels": labels, **note_padding(lengths)}
+    batch |= note_labels(ids) if kind == "causal" else {}
     return {name: values if name in NOTES else values.to(f"{NAME}:0") for name, values in batch.items()}
 
 

@@ -160,7 +160,7 @@ def recipe_lora(**settings: Any) -> Any:
 
 def test_a_frozen_copy_and_adapters_switched_off_are_the_same_reference(llama: Path) -> None:
     _, batch = batch_of(llama)
-    inputs = (batch["input_ids"], batch["attention_mask"], batch["positions"], batch["labels"])
+    inputs = (batch["input_ids"], batch["attention_mask"], batch["carrying"], batch["targets"])
     copied, adapted = model_of(llama), model_of(llama, rank=2, dropout=0.5).train()
     assert adapted.reference is None
     trained = [name for name, p in adapted.named_parameters() if p.requires_grad]
@@ -181,7 +181,7 @@ def test_the_reference_has_no_dropout_and_does_not_change_that_of_the_policy(
     llama: Path, adapters: dict[str, Any]
 ) -> None:
     _, batch = batch_of(llama)
-    inputs = (batch["input_ids"], batch["attention_mask"], batch["positions"], batch["labels"])
+    inputs = (batch["input_ids"], batch["attention_mask"], batch["carrying"], batch["targets"])
     model = model_of(llama, **adapters).train()
     layers = [module for module in model.modules() if hasattr(module, "attention_dropout")]
     assert layers
@@ -315,7 +315,7 @@ def test_exactly_the_completion_carries_loss(layout: str, llama: Path, tmp_path:
     # Each label is the token behind its position.
     for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True):
         counted = labels >= 0
-        assert torch.equal(ids[batch["positions"] + 1][counted], labels[counted])
+        assert torch.equal(ids[1:][counted[:-1]], labels[counted])
     assert source.lengths(np.array([0])).tolist() == [batch["input_ids"].shape[1]]
 
 

@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from toolkit.config.model import LoraConfig, ModelConfig
 from toolkit.errors import UserError
-from toolkit.losses import NOT_COUNTED, causal_logits, full_precision
 from toolkit.metrics import Scores
 from toolkit.models.export import pretrained_folder
 from toolkit.models.lora import has_adapters
@@ -22,6 +20,7 @@ from toolkit.models.parameters import digest_of_frozen
 from toolkit.models.tokenizer import tokenizer
 from toolkit.randomness import seed_for
 from toolkit.tasks.conversations.models import causal_model
+from toolkit.vocabulary_loss import causal_scores, laid_out
 
 RECORD = "reference.json"
 """The file in the folder of a saved policy that says which model it was trained against."""
@@ -63,21 +62,21 @@ class PolicyAndReference(torch.nn.Module):
         return self
 
     def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, positions: torch.Tensor, labels: torch.Tensor
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, carrying: torch.Tensor, targets: torch.Tensor
     ) -> LogProbabilities:
         """Return what policy and reference give to the completions.
 
         Args:
             input_ids: int64 (rows, length), padded on the right.
             attention_mask: int64, same shape.
-            positions: int64 (kept,), where the next token counts in some row: only these get logits.
-            labels: int64 (rows, kept), the next token at each of them, or `NOT_COUNTED`.
+            carrying: int64 (counted, 2), row and place of each token that one of a completion comes after.
+            targets: int64 (counted,), these.
         """
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        batch = {"input_ids": input_ids, "attention_mask": attention_mask, "carrying": carrying, "targets": targets}
         # First the reference: peft switches requires_grad with the adapters, which would spoil the policy's graph.
         with torch.no_grad(), self.as_reference() as reference:
-            of_reference = completion_log_probabilities(reference, inputs, positions, labels)
-        return LogProbabilities(completion_log_probabilities(self.policy, inputs, positions, labels), of_reference)
+            of_reference = completion_log_probabilities(reference, batch)
+        return LogProbabilities(completion_log_probabilities(self.policy, batch), of_reference)
 
     @contextmanager
     def as_reference(self) -> Iterator[torch.nn.Module]:
@@ -96,14 +95,11 @@ class PolicyAndReference(torch.nn.Module):
                 module.training = mode
 
 
-def completion_log_probabilities(
-    model: Any, inputs: dict[str, torch.Tensor], positions: torch.Tensor, labels: torch.Tensor
-) -> torch.Tensor:
+def completion_log_probabilities(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """Return the log-probability of each row's labelled tokens, summed; float64 (rows,)."""
-    flat = full_precision(causal_logits(model, inputs, positions)).flatten(0, 1)
-    each = F.cross_entropy(flat, labels.flatten(), ignore_index=NOT_COUNTED, reduction="none")
+    each = laid_out(causal_scores(model, batch).losses, batch)
     # The sum of a long completion has thousands where the difference of two models has hundredths.
-    return -each.view(labels.shape).sum(1, dtype=torch.float64)
+    return -each.sum(1, dtype=torch.float64)
 
 
 def preference_scores(predictions: Any, references: Any) -> Scores:

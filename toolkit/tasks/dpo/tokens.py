@@ -18,6 +18,7 @@ from toolkit.task import Batch
 from toolkit.tasks.conversations.messages import Unusable, UnusableRows
 from toolkit.tasks.conversations.template import ChatTemplate
 from toolkit.tasks.dpo.rows import Pair, PairRows, pairs_of
+from toolkit.vocabulary_loss import note_labels
 
 FORMAT = 2
 """Part of every key in the cache: to be raised when what is written below changes."""
@@ -213,18 +214,16 @@ def pad_pairs(tokenizer: Any) -> Callable[[list[PairIds]], Batch]:
         rows = [(ids.prompt, ids.chosen) for ids in samples] + [(ids.prompt, ids.rejected) for ids in samples]
         tokens = pad_rows([prompt + completion for prompt, completion in rows], filler)
         mask = pad_rows([np.ones(len(prompt) + len(completion), dtype=np.int64) for prompt, completion in rows], 0)
-        # The label of a position is the token after it; none counts before the last token of the shortest prompt.
-        first = min(len(prompt) for prompt, _ in rows) - 1
-        labels = pad_rows(
-            [[NOT_COUNTED] * (len(prompt) - 1 - first) + completion for prompt, completion in rows], NOT_COUNTED
-        )
+        # The label of a place is the token after it.
+        labels = [[NOT_COUNTED] * (len(prompt) - 1) + completion + [NOT_COUNTED] for prompt, completion in rows]
+        padded = pad_rows(labels, NOT_COUNTED)
         return {
             "input_ids": tokens,
             "attention_mask": mask,
-            "labels": labels,
-            "positions": torch.arange(first, tokens.shape[1] - 1),
+            "labels": padded,
             ROW_SAMPLES: torch.arange(len(samples)).repeat(2),
             **note_padding([len(prompt) + len(completion) for prompt, completion in rows]),
+            **note_labels(padded),
         }
 
     return collate

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 from toolkit.tasks.language_modeling.models import Objective
 from toolkit.tasks.language_modeling.stream import Stream
+from toolkit.vocabulary_loss import note_labels
 
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -145,8 +145,14 @@ def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
 def pad_blocks(tokenizer: Any) -> Callable[[list[dict[str, Ids]]], dict[str, torch.Tensor]]:
     """Return a collate function: blocks to int64 tensors of shape (blocks, tokens of the longest), padded on the right.
 
-    "labels" are -100 where there is nothing to predict; "attention_mask" is 0 on the padding.
+    "labels" are -100 where there is nothing to predict; "attention_mask" is 0 on the padding. What `note_labels`
+    returns is there too.
     """
     # The mask hides the padding: any token does where the tokenizer has none for it.
     padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
-    return partial(pad, fillers={"input_ids": padding, "labels": NOT_COUNTED})
+
+    def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        batch = pad(samples, {"input_ids": padding, "labels": NOT_COUNTED})
+        return {**batch, **note_labels(batch["labels"])}
+
+    return collate

@@ -60,9 +60,13 @@ def unigram_scores(train: Stream, evaluate: Stream, tokenizer: Any, objective: O
     return {"loss": loss, **scores_of(loss, units, size), "accuracy": float(asked[seen.argmax()] / units)}
 
 
-def guesses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return of each block how many tokens are guessed right, and the guesses at the places shown: (blocks, 1 + 24)."""
-    best = logits.argmax(-1)
+def guesses(best: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return of each block how many tokens are guessed right, and the guesses at the places shown: (blocks, 1 + 24).
+
+    Args:
+        best: the likeliest token at each place, int64 (blocks, tokens); where there is no label, any.
+        labels: the same shape.
+    """
     right = ((best == labels) & (labels != NOT_COUNTED)).sum(1, keepdim=True)
     places = places_shown(labels)
     return torch.cat([right, best.gather(1, places.clamp(min=0)).where(places >= 0, NOT_COUNTED)], 1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from toolkit.batch_layout import note_padding
 from toolkit.data.cache import digest_of, once_per_machine
@@ -19,6 +20,7 @@ from toolkit.task import Batch
 from toolkit.tasks.conversations.messages import Unusable, UnusableRows
 from toolkit.tasks.conversations.template import ChatTemplate, Rendered
 from toolkit.tasks.sft.rows import ConversationRows
+from toolkit.vocabulary_loss import note_labels
 
 FORMAT = 1
 """Part of every key in the cache: to be raised when what is written below changes."""
@@ -182,28 +184,25 @@ def pad_conversations(samples: list[dict[str, Any]]) -> Batch:
     """Return int64 tensors, padded on the right: "input_ids", "labels" and "attention_mask", (samples, tokens).
 
     The values of the padding have no effect: no token attends to what comes after it, and padding carries no loss.
-    So that the loss needs no boolean mask, for which a host would wait, the batch also has
-        "positions": the places whose next token carries loss in any sample;
-        "carrying": which of (samples x positions), flattened, carry loss;
-        "targets": the next token of each of these;
-        "prompts": how many tokens of each sample precede the reply that is asked for, 0 where none is.
+    The batch also has "prompts", how many tokens of each sample precede the reply that is asked for, 0 where none is,
+    and what `note_labels` returns of the token after each.
     """
     ids, labels = (pad_rows([s[name] for s in samples], filler) for name, filler in FILLERS.items())
     mask = pad_rows([np.ones(len(sample["input_ids"]), dtype=np.int64) for sample in samples], 0)
-    carries = labels[:, 1:] != NOT_COUNTED
-    positions = carries.any(dim=0).nonzero().flatten()
-    carrying = carries[:, positions].flatten().nonzero().flatten()
     prompts = [reply_span(row.numpy())[0] if s.get("asked") else 0 for row, s in zip(labels, samples, strict=True)]
     return {
         "input_ids": ids,
         "labels": labels,
         "attention_mask": mask,
-        "positions": positions,
-        "carrying": carrying,
-        "targets": labels[:, 1:][:, positions].flatten()[carrying],
         "prompts": torch.tensor(prompts),
         **note_padding([len(sample["input_ids"]) for sample in samples]),
+        **note_labels(next_labels(labels)),
     }
+
+
+def next_labels(labels: torch.Tensor) -> torch.Tensor:
+    """Return at each place the label of the token after it, (samples, tokens)."""
+    return F.pad(labels[:, 1:], (0, 1), value=NOT_COUNTED)
 
 
 def reply_span(labels: Array) -> tuple[int, int]:
