@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from toolkit.batch_layout import LENGTHS, UNPADDED, EndToEnd, Layout, layout, using
-from toolkit.dropout import NUMBER, by_row, callers, dropped, one_more
+from toolkit.dropout import NUMBER, by_row, dropped, one_more
 
 IMPLEMENTATIONS = ("sdpa", "eager", "flash_attention_2")
 """Kinds of attention of which Transformers asks the masks here."""
@@ -50,10 +50,10 @@ def function(
     if own.trial is not None and known and own.trial.running:
         own.trial.callers.add(own.trial.running[-1])
         dropout_p = 0.0
-    if own.trial is not None or not known or not callers:
+    if own.trial is not None or not known or not own.callers:
         options: Any = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
         return torch_attention(query, key, value, attn_mask, **options)
-    drop = drop_of(callers[-1], dropout_p, own, query.shape[1])(0, own.rows)
+    drop = drop_of(own.callers[-1], dropout_p, own, query.shape[1])(0, own.rows)
     return in_plain_sight(query, key, value, scale, is_causal, attn_mask, None, drop)
 
 

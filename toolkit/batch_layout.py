@@ -76,6 +76,8 @@ class Layout:
     """This process's number among those that split the layers of a model (tensor parallel)."""
     calls: dict[int, int] = field(default_factory=dict)
     """How often each dropout was asked since the batch began."""
+    callers: list[torch.nn.Module] = field(default_factory=list)
+    """The modules, from the outer to the inner, that are running and call dropout as a function."""
     is_restored: bool = False
     """Whether activations are computed again, and `calls` is what it was when they were computed first."""
     trial: Trial | None = None
@@ -136,7 +138,8 @@ def end_to_end(lengths: Sequence[int], longest: int, device: torch.device) -> En
 
 def kept_for_recomputation() -> tuple[AbstractContextManager[None], AbstractContextManager[Layout]]:
     """Return the `context_fn` of activation checkpointing: computed again, a layer finds the layout that it had."""
-    return nullcontext(), using(replace(_now, calls=dict(_now.calls), is_restored=True))
+    restored = replace(_now, calls=dict(_now.calls), callers=list(_now.callers), is_restored=True)
+    return nullcontext(), using(restored)
 
 
 # The older, reentrant kind needs inputs with a gradient, which adapters on frozen weights do not have.

@@ -152,8 +152,8 @@ samples they belong to."""
 def elements(values: torch.Tensor, rate: float, number: int, own: Layout) -> torch.Tensor | None:
     """Drop each element by itself."""
     shape = values.shape
-    if own.end_to_end is not None and values.ndim == 3 and shape[:2] == (1, own.end_to_end.tokens):
-        return dropped(values, by_token(own, number, 0).unsqueeze(0), rate)
+    if own.end_to_end is not None and shape[:-1] in ((1, own.end_to_end.tokens), (own.end_to_end.tokens,)):
+        return dropped(values, by_token(own, number, 0).view(shape[:-1]), rate)
     if not values.ndim or shape[0] != own.rows:
         flat = own.shape is not None and own.end_to_end is None and shape[:1] == (own.shape.numel(),)
         if flat and values.ndim == 2 and own.shape is not None and own.shape[0] == own.rows:
@@ -277,19 +277,15 @@ def drop_paths(values: torch.Tensor, rate: float, training: bool) -> torch.Tenso
     return masked(values, keep, rate)
 
 
-callers: list[torch.nn.Module] = []
-"""The modules, from the outer to the inner, that are running and call dropout as a function."""
-
-
 def remember_callers(module: torch.nn.Module) -> None:
     """Note from now on when a module runs that calls dropout as a function: the mask is drawn by its name."""
-    module.register_forward_pre_hook(lambda caller, _: callers.append(caller))
+    module.register_forward_pre_hook(lambda caller, _: layout().callers.append(caller))
     module.register_forward_hook(lambda *_: leave(), always_call=True)
 
 
 def leave() -> None:
     """Note that the innermost such module has ended."""
-    callers.pop()
+    layout().callers.pop()
 
 
 @cache
@@ -306,9 +302,9 @@ def function(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace
         if whole and elements(input, p, 0, own) is not None:
             own.trial.callers.add(own.trial.running[-1])
             return input
-    if not training or not p or own.keys is None or not callers:
+    if not training or not p or own.keys is None or not own.callers:
         return torch_dropout(input, p, training, inplace)
-    left = elements(input, p, getattr(callers[-1], NUMBER), own)
+    left = elements(input, p, getattr(own.callers[-1], NUMBER), own)
     if left is None:
-        raise UnknownSamplesError(callers[-1], input)
+        raise UnknownSamplesError(own.callers[-1], input)
     return left
