@@ -5,9 +5,10 @@ each unit, each sample, each pass. The first micro-batches of a start are counte
 train, until what is learnt from them foretells those that follow; after that nothing is counted any more.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import nan
+from math import inf, nan
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from toolkit.data.loader import LoadedMicroBatch
 
 aten = torch.ops.aten
-TOLERANCE = 0.01
-"""What the earlier counts may be wrong by on the next one, relatively."""
+EXACT, CLOSE = 1e-9, 0.01
+"""What the earlier counts may be wrong by on the next one, relatively: where all that matters was found, and where
+sizes tell no more (of the lengths of two texts, say, of which only one is known)."""
 ENOUGH = 3
 """So many in succession are foretold before nothing is counted any more."""
 ATTEMPTS = 32
-"""After so many micro-batches it is given up."""
+"""So many micro-batches are counted at most; what is not foretold closely by then stays unknown."""
 # Whose operations multiply no matrices beyond those that have a formula.
 PLAIN = {"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "fsdp", "torchvision", "toolkit"}
 
@@ -160,8 +162,8 @@ class FlopMeter:
         self.left = attempts
         """How many micro-batches are still counted; none where it is known, or will not be."""
         self.counts: list[Counted] = []
-        self.foretold = 0
-        """How many in succession were as the earlier ones said."""
+        self.errors: deque[float] = deque([inf] * ENOUGH, maxlen=ENOUGH)
+        """By how much the earlier ones were wrong on each of the last."""
         self.model: FlopModel | None = None
 
     def counting(self, micro: LoadedMicroBatch) -> "CountedPass | Uncounted":
@@ -178,13 +180,10 @@ class FlopMeter:
         if flops is None:
             self.left = 0
             return
-        # Until the third one anything fits.
-        if len(self.counts) > 2 and abs(FlopModel.fitted(self.counts).of_sizes(sizes) / flops - 1) <= TOLERANCE:
-            self.foretold += 1
-        else:
-            self.foretold = 0
+        if self.counts:
+            self.errors.append(abs(FlopModel.fitted(self.counts).of_sizes(sizes) / flops - 1))
         self.counts.append((sizes, flops))
-        if self.foretold == ENOUGH:
+        if max(self.errors) <= (EXACT if self.left else CLOSE):
             self.model, self.left = FlopModel.fitted(self.counts), 0
 
 
