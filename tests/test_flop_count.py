@@ -42,7 +42,7 @@ def count(layer: torch.nn.Module, again: bool = False, needs_gradient: bool = Tr
         out = checkpoint(layer, states, use_reentrant=False) if again else layer(states)
         out.sum().backward()
     assert counter.is_complete
-    return counter.flops
+    return int(counter.flops)
 
 
 def test_a_transformer_layer_is_counted_as_by_hand() -> None:

@@ -131,8 +131,12 @@ class FlopModel:
         table = np.array([[sizes.get(name, 0) / flops for name in names] for sizes, flops in counts])
         scale = np.linalg.norm(table, axis=0)
         scale[scale == 0] = 1
-        each = nnls(table / scale, np.ones(len(counts)))[0] / scale
-        return FlopModel({name: float(value) for name, value in zip(names, each, strict=True) if value})
+        table /= scale
+        # Where the counts can't tell two sizes apart, the first one is taken.
+        _, first = np.unique(table.round(12), axis=1, return_index=True)
+        told = sorted(first.tolist())
+        each = nnls(table[:, told], np.ones(len(counts)))[0]
+        return FlopModel({names[n]: float(value / scale[n]) for n, value in zip(told, each, strict=True) if value})
 
     def of_sizes(self, sizes: Sizes) -> float:
         """Return the floating-point operations of a micro-batch of these sizes."""
@@ -187,7 +191,7 @@ class FlopMeter:
             self.model, self.left = FlopModel.fitted(self.counts), 0
 
 
-class CountedPass(FlopCounter):
+class CountedPass(FlopCounter):  # type: ignore[no-untyped-call]
     """Counts the forward and the backward pass of one micro-batch, and tells the meter."""
 
     def __init__(self, meter: FlopMeter, micro: LoadedMicroBatch) -> None:
