@@ -23,7 +23,7 @@ aten = torch.ops.aten
 EXACT, CLOSE = 1e-9, 0.01
 """What the earlier counts may be wrong by on the next one, relatively: where all that matters was found, and where
 sizes tell no more (of the lengths of two texts, say, of which only one is known)."""
-ENOUGH = 3
+ENOUGH = 8
 """So many in succession are foretold before nothing is counted any more."""
 ATTEMPTS = 32
 """So many micro-batches are counted at most; what is not foretold closely by then stays unknown."""
