@@ -70,8 +70,8 @@ def cut(
         if lengths is not None:
             own = lengths[chunk]
             longest, used = int(own.max()), int(own.sum())
-            sizes = {"padded": longest * count, "used": used, "padded_squared": longest**2 * count}
-            plan = replace(plan, **sizes, used_squared=int((own * own).sum()))
+            counts = {"padded": longest * count, "used": used, "padded_squared": longest**2 * count}
+            plan = replace(plan, **counts, used_squared=int((own * own).sum()))
         micro_batches.append(plan)
     # The cheapest is copied where one is missing.
     micro_batches.sort(key=lambda batch: -batch.padded)
