@@ -70,8 +70,10 @@ def cut(
         if lengths is not None:
             own = lengths[chunk]
             longest, used = int(own.max()), int(own.sum())
-            counts = {"padded": longest * count, "used": used, "padded_squared": longest**2 * count}
-            plan = replace(plan, **counts, used_squared=int((own * own).sum()))
+            squared = int((own * own).sum())
+            plan = replace(
+                plan, padded=longest * count, used=used, padded_squared=longest**2 * count, used_squared=squared
+            )
         micro_batches.append(plan)
     # The cheapest is copied where one is missing.
     micro_batches.sort(key=lambda batch: -batch.padded)
