@@ -21,7 +21,7 @@ ORDER = """
     printed_plan
     evaluation evaluation_scores
     grad_cache
-    train_state step_log best_evaluation
+    train_state step_log best_evaluation flop_count
     tasks
     checkpoint
     optimizer schedules

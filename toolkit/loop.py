@@ -79,7 +79,8 @@ def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatc
     for number, micro in enumerate(micro_batches):
         # What else is random: it repeats on the same topology only, which the plan says.
         runtime.seed(seed_for(state.config.seed, "dropout", step, runtime.data_parallel_rank, number))
-        with accelerator.accumulate(model), runtime.drawing_from(micro.keys):
+        passes = state.flops.counting(micro)
+        with accelerator.accumulate(model), runtime.drawing_from(micro.keys), passes:
             phase(FORWARD_PASS, step + 1, batch=micro)
             batch = runtime.to_device(micro.batch)
             if global_step is not None:
@@ -92,6 +93,7 @@ def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatc
             summed_loss = summed_loss + value
             phase(BACKWARD_PASS, step + 1, batch=micro)
             accelerator.backward(loss * scale)
+            passes.stop()
             # Without any unit there is nothing to learn from: neither momentum nor weight decay may act.
             if accelerator.sync_gradients and units:
                 phase(OPTIMIZER_STEP, step + 1)
@@ -150,7 +152,7 @@ def all_reduce_counts(state: TrainState, step: int, micro_batches: list[LoadedMi
     earlier = state.step_log.take_due()
     own_loss = earlier.own_loss() if earlier else 0.0
     runtime.phase("agreeing with the others", step + 1)
-    mine = count_micro_batches(micro_batches, own_loss, runtime.stop.requested, output.has_failed)
+    mine = count_micro_batches(micro_batches, own_loss, runtime.stop.requested, output.has_failed, state.flops.of)
     counts = runtime.all_reduce_counts(mine)
     if earlier:
         state.record(state.row_of(earlier, counts.earlier_loss))

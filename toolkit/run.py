@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 
 from toolkit.checkpoint.compatibility import check_data
@@ -30,6 +31,7 @@ from toolkit.models.parameters import weights_of
 from toolkit.output.console import Console, Display, clock
 from toolkit.output.evaluation_file import Evaluation, evaluation_of, weights_of_training, write_evaluation
 from toolkit.output.ledger import Ledger
+from toolkit.output.meters import arithmetic_of, described, device_peak, host_peak, peak_flops
 from toolkit.output.provenance import changes, provenance
 from toolkit.output.result import Result, print_result
 from toolkit.output.run_folder import RunFolder, explain_disk_errors, now
@@ -279,11 +281,12 @@ def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunR
     worse = worse_than(result.baseline, result.metrics)
     state.warnings += [worse] if worse else []
     trained = whole_model(state) if state.task.export is not None else None
+    meters = measured(state)
 
     def write() -> None:
         with explain_disk_errors(folder.path):
             write_results(state, evaluation, folder, trained)
-            record.finish(state, evaluation)
+            record.finish(state, evaluation, meters)
             if state.config.checkpoint.keep == 0:
                 # Only now: until the run was finished they were what it could go on from.
                 retire(folder.checkpoints, 0, [])
@@ -294,10 +297,26 @@ def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunR
         f"trained {state.step - start.step:,} steps in {clock(seconds)} (and {clock(record.preparing)} to prepare)"
         + (f"; {state.skipped} step(s) left the weights alone, see `skipped` in the ledger" if state.skipped else "")
     )
+    if state.step > start.step:
+        console.summary("", described(meters))
     print_result(result, console)
     if worse:
         console.print(f"\nwarning: {worse}")
     return result
+
+
+def measured(state: TrainState) -> dict[str, float | None]:
+    """Return the meters of this start by name, in the main process; the memory is that of the process with most of
+    it."""
+    runtime = state.runtime
+    memory = runtime.gather((host_peak(), device_peak(runtime.device))) or [(0, None)]
+    name = torch.cuda.get_device_name(runtime.device) if runtime.device.type == "cuda" else ""
+    peak = state.config.log.peak_flops or peak_flops(name, arithmetic_of(state.model, runtime.precision))
+    return {
+        **state.output.meters.as_json(peak, runtime.size),
+        "host_memory": max(host for host, _ in memory),
+        "device_memory": max((device for _, device in memory if device is not None), default=None),
+    }
 
 
 def write_results(state: TrainState, evaluation: Evaluation, folder: RunFolder, trained: Any) -> None:

@@ -93,7 +93,7 @@ class RunRecord:
             warnings=state.warnings,
         )
 
-    def finish(self, state: TrainState, evaluation: Evaluation) -> None:
+    def finish(self, state: TrainState, evaluation: Evaluation, meters: Mapping[str, float | None]) -> None:
         """Write down that the run is finished, after its evaluation and its model were written."""
         assert state.output.ledger is not None
         self.folder.update(
@@ -107,6 +107,7 @@ class RunRecord:
             nonfinite=state.nonfinite,
             ledger=asdict(state.output.ledger.end),
             seconds=self.seconds(),
+            meters=dict(meters),
             ended=now(),
         )
         self.folder.stop_file.unlink(missing_ok=True)

@@ -15,8 +15,10 @@ from toolkit.config.schema import Config
 from toolkit.data.order import ShuffledOrder
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError, UserError
+from toolkit.flop_count import FlopMeter
 from toolkit.output.console import Display
 from toolkit.output.ledger import Ledger, LedgerRow
+from toolkit.output.meters import Meters, PeakMemory
 from toolkit.output.run_folder import folder_name
 from toolkit.step_log import PendingStep, StepLog
 from toolkit.task import Task
@@ -39,9 +41,12 @@ class Output:
     """Why the ledger can't be written any more."""
     rows: list[LedgerRow] | None = None
     """Takes the rows too, where a test or a benchmark asks for them."""
+    meters: Meters = field(default_factory=Meters)
+    """The steps of this start, added up."""
 
     def write(self, row: LedgerRow) -> None:
         """Write the row of a step."""
+        self.meters.add(row)
         if self.rows is not None:
             self.rows.append(row)
         if self.ledger is not None and self.failure is None:
@@ -131,6 +136,12 @@ class TrainState:
     step_log: StepLog = field(default_factory=StepLog)
     output: Output = field(default_factory=Output)
 
+    def __post_init__(self) -> None:
+        self.memory = PeakMemory(self.runtime.device)
+        # What was compiled can't be counted while it trains.
+        compiled = any(module._compiled_call_impl is not None for module in self.model.modules())
+        self.flops = FlopMeter(attempts=0) if compiled else FlopMeter()
+
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps in one pass over the training data."""
@@ -181,6 +192,7 @@ class TrainState:
             self.nonfinite.append(entry)
             if self.config.optim.nonfinite == "stop":
                 raise SharedUserError(self.nonfinite_message(pending.step, norm, entry["samples"]))
+        host_memory, device_memory = self.memory.read()
         return LedgerRow(
             step=pending.step + 1,
             epoch=(pending.step + 1) / self.steps_per_epoch,
@@ -194,6 +206,10 @@ class TrainState:
             seconds=pending.seconds,
             waiting=pending.waited,
             saving=pending.saving,
+            tokens=counts.used if counts.padded else None,
+            flops=round(counts.flops) if isfinite(counts.flops) else None,
+            host_memory=host_memory,
+            device_memory=device_memory,
             skipped=not isfinite(norm) or counts.units == 0,
         )
 

@@ -192,9 +192,14 @@ class TimeoutConfig:
 class LogConfig:
     every: int | None = execution(None)
     """Print a line after every so many optimizer steps; null means every few seconds, or a bar on a terminal."""
+    peak_flops: float | None = execution(None)
+    """Floating-point operations that one device (on CPU: one process) can do in a second, which MFU is a share of; null
+    takes the vendor's figure, where the GPU is a known one."""
 
     def problems(self) -> Iterator[str]:
         yield from at_least(1, "log.every", self.every)
+        if self.peak_flops is not None and not self.peak_flops > 0:
+            yield f"log.peak_flops is {self.peak_flops:g}; it must be greater than 0, such as 312e12, or null"
 
 
 @dataclass(frozen=True)

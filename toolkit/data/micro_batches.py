@@ -1,6 +1,6 @@
 """How a global batch is cut into micro-batches: a detail of execution, which changes the speed and never the result."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,10 @@ class MicroBatch:
     """Elements after padding, the number of samples times the longest; 0 where lengths are unknown."""
     used: int = 0
     """Elements before padding; 0 where lengths are unknown."""
+    padded_squared: int = 0
+    """Pairs of elements of one sample, after padding; 0 where lengths are unknown."""
+    used_squared: int = 0
+    """Pairs of elements of one sample, before padding; 0 where lengths are unknown."""
 
 
 def accumulation(samples: int, processes: int, micro: int | None) -> int:
@@ -62,10 +66,15 @@ def cut(
         chunks = np.split(longest_first, np.cumsum(sizes)[:-1])
     micro_batches = []
     for chunk in chunks:
-        padded = used = 0
+        plan, count = MicroBatch(step, rounds, tuple(ids[chunk].tolist())), len(chunk)
         if lengths is not None:
-            padded, used = int(lengths[chunk].max()) * len(chunk), int(lengths[chunk].sum())
-        micro_batches.append(MicroBatch(step, rounds, tuple(ids[chunk].tolist()), padded=padded, used=used))
+            own = lengths[chunk]
+            longest, used = int(own.max()), int(own.sum())
+            squared = int((own * own).sum())
+            plan = replace(
+                plan, padded=longest * count, used=used, padded_squared=longest**2 * count, used_squared=squared
+            )
+        micro_batches.append(plan)
     # The cheapest is copied where one is missing.
     micro_batches.sort(key=lambda batch: -batch.padded)
     dummy = MicroBatch(step, rounds, micro_batches[-1].ids[:1], dummy=True)

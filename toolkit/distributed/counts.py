@@ -1,7 +1,8 @@
 """What the processes have to agree on in every step, as one vector of float64 that can be summed."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import nan
 
 import numpy as np
 
@@ -33,26 +34,33 @@ class Counts:
     """Processes that were asked to stop."""
     trouble: int = 0
     """Processes that can't go on: the main one, if ledger or checkpoint can't be written."""
+    flops: float = 0.0
+    """Floating-point operations of forward and backward passes; not a number where they are unknown."""
 
     def vector(self) -> list[float]:
         """Return the counts as numbers that may be added to those of other processes."""
         limbs = [(self.fingerprint >> (LIMB_BITS * i)) & (2**LIMB_BITS - 1) for i in range(LIMBS)]
-        return [self.units, self.samples, self.padded, self.used, *limbs, self.earlier_loss, self.stop, self.trouble]
+        counted = [self.units, self.samples, self.padded, self.used, *limbs]
+        return [*counted, self.earlier_loss, self.stop, self.trouble, self.flops]
 
     @staticmethod
     def of_sum(vector: list[float]) -> "Counts":
         """Return the counts that a sum of vectors stands for."""
-        units, samples, padded, used, *limbs, loss, stop, trouble = vector
-        whole = sum(int(limb) << (LIMB_BITS * i) for i, limb in enumerate(limbs))
+        units, samples, padded, used, *limbs, loss, stop, trouble, flops = vector
+        whole = sum(int(limb) << (LIMB_BITS * i) for i, limb in enumerate(limbs)) % 2**64
         # Whole numbers stay what they are, for the ledger and for whoever compares two of them.
         units = int(units) if float(units).is_integer() else units
-        return Counts(units, int(samples), int(padded), int(used), whole % 2**64, loss, int(stop), int(trouble))
+        return Counts(units, int(samples), int(padded), int(used), whole, loss, int(stop), int(trouble), flops)
 
 
 def count_micro_batches(
-    micro_batches: Iterable[LoadedMicroBatch], earlier_loss: float = 0.0, stop: bool = False, trouble: bool = False
+    micro_batches: Iterable[LoadedMicroBatch],
+    earlier_loss: float = 0.0,
+    stop: bool = False,
+    trouble: bool = False,
+    flops_of: Callable[[LoadedMicroBatch], float] = lambda _: nan,
 ) -> Counts:
-    """Count the micro-batches of one process in one step."""
+    """Count the micro-batches of one process in one step; `flops_of` tells what each takes."""
     loaded = list(micro_batches)
     real = [micro for micro in loaded if not micro.plan.dummy]
     return Counts(
@@ -64,4 +72,5 @@ def count_micro_batches(
         earlier_loss=earlier_loss,
         stop=int(stop),
         trouble=int(trouble),
+        flops=sum(map(flops_of, real)),
     )

@@ -94,7 +94,7 @@ class Display:
         self.best = best
         self.elapsed = 0.0
         self.steps = 0
-        self.rate = 0.0
+        self.rate = self.token_rate = 0.0
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_STEPS)
         """The last losses, each with the number of units that it is the mean of."""
         self.line_at = monotonic()
@@ -129,14 +129,15 @@ class Display:
         self.elapsed += row.seconds
         self.steps += 1
         # Half of the weight is on the last 14 steps or so: the rate settles soon and still follows a change.
-        latest = row.samples / max(row.seconds, 1e-9)
-        self.rate = latest if self.steps <= 2 else 0.95 * self.rate + 0.05 * latest
+        seconds, old = max(row.seconds, 1e-9), 0.0 if self.steps <= 2 else 0.95
+        self.rate = old * self.rate + (1 - old) * row.samples / seconds
+        self.token_rate = old * self.token_rate + (1 - old) * (row.tokens or 0) / seconds
         if row.skipped:
             why = "it has no unit to learn from" if row.units == 0 else "its gradient is not finite"
             self.console.print(f"step {row.step}: the weights were left alone, {why}")
         elif row.loss is not None:
             self.recent.append((row.loss, row.units))
-        rate = f"{self.rate:,.0f} samples/s"
+        rate = f"{self.rate:,.0f} samples/s" + (f"  {self.token_rate:,.0f} tokens/s" if row.tokens is not None else "")
         if self.bar is not None:
             self.bar.update(self.training, completed=row.step, text=f"{self.mean_loss()}  {rate}")
         if self.is_line_due(row):

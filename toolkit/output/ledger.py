@@ -44,6 +44,15 @@ class LedgerRow:
     """Seconds of these in which the main process waited for data."""
     saving: float = 0.0
     """Seconds before this step in which training waited for a checkpoint."""
+    tokens: int | None = None
+    """Elements of its batches without padding; null where lengths are unknown or batch.balance is off."""
+    flops: int | None = None
+    """Floating-point operations of its forward and backward passes, padding included, activations that were computed
+    again not; null where they can't be counted, and in the first steps of a start, from which they are learnt."""
+    host_memory: int | None = None
+    """The most memory that the main process has had up to then, in bytes, read at most once in a second."""
+    device_memory: int | None = None
+    """The most that its tensors have had on its device; null where that has no memory of its own."""
     skipped: bool = False
     """Whether the weights were not updated: the gradient was not finite, or the step had no unit."""
     evaluation: dict[str, float] | None = None
