@@ -39,6 +39,7 @@ def take_padding_out(model: torch.nn.Module) -> str | None:
             return reason
     for part in found:
         base = part.base_model
+        base = getattr(base, "decoder", base)  # OPT's head calls that by itself
         base.register_forward_pre_hook(lay_end_to_end, with_kwargs=True)
         # Where a pooler follows inside, it reads the first token of each row.
         last = base.encoder if isinstance(getattr(base, "encoder", None), torch.nn.Module) else base
