@@ -161,7 +161,7 @@ class Muon(torch.optim.AdamW):
 def orthogonal(matrix: torch.Tensor, iterate_in: torch.dtype | None = None) -> torch.Tensor:
     """Return a matrix with the same singular vectors, whose singular values are all near 1 (0.7 to 1.2)."""
     a, b, c = NEWTON_SCHULZ
-    wide = matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
+    wide: torch.Tensor = matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
     wide = wide.to(iterate_in or matrix.dtype)
     wide = wide / wide.norm().clamp(min=SMALLEST_NORM)
     for _ in range(NEWTON_SCHULZ_STEPS):
@@ -340,6 +340,9 @@ def exported_weights(config: Config, model: torch.nn.Module, optimizer: torch.op
     as they are. Before the first step there is no average, and the weights stay too.
     """
     averaged = {p: s[AVERAGE] for p, s in optimizer.state.items() if AVERAGE in s} if config.exports_average else {}
+    if not averaged:
+        yield
+        return
     reshard(model)
     last = {parameter: local_of(parameter).clone() for parameter in averaged}
     try:

@@ -12,7 +12,7 @@ from toolkit.config.learning_rates import about_rate, trained, unusual_rate
 from toolkit.data.micro_batches import accumulation
 from toolkit.distributed.fsdp import units
 from toolkit.distributed.start_runtime import usable_cores
-from toolkit.models.parameters import canonical, layer_stacks, parameter_names, weights_of
+from toolkit.models.parameters import canonical, layer_numbers, layer_stacks, parameter_names, weights_of
 from toolkit.optimizer import kept_bytes
 from toolkit.output.console import amount
 from toolkit.schedules import in_words, warmup_steps
@@ -65,11 +65,7 @@ def plan(state: TrainState) -> dict[str, str]:
         f"{optim.clip if optim.clip is not None else 'off'}"
     )
     if optim.layer_decay is not None:
-        stacks = layer_stacks(runtime.accelerator.unwrap_model(state.model))
-        summary["layers"] = (
-            f"{sum(map(len, stacks.values()))} ({named(list(stacks))}), the rate of each {optim.layer_decay:g} of that "
-            "of the one above"
-        )
+        summary["layers"] = layers_line(runtime.accelerator.unwrap_model(state.model), optim.layer_decay)
     if optim.average is not None:
         which = "the average is" if config.exports_average else "the last ones are"
         summary["average"] = f"of the weights, decay {optim.average:g}; {which} evaluated and saved"
@@ -112,6 +108,19 @@ def plan(state: TrainState) -> dict[str, str]:
             "cut, so numbers differ between topologies"
         )
     return summary
+
+
+def layers_line(model: torch.nn.Module, decay: float) -> str:
+    """Say which layers have which rate, so that a model which holds its parts in another order is noticed."""
+    stacks, numbers, names = layer_stacks(model), layer_numbers(model), parameter_names(model)
+    lowest, highest = (
+        named(parts_of(model, [names[p] for p, number in numbers.items() if number == end and p.requires_grad]))
+        for end in (0, max(numbers.values()))
+    )
+    return (
+        f"{sum(map(len, stacks.values()))} in {named(list(stacks))}, the rate of each {decay:g} of that of the one "
+        f"above; the highest for {highest}, the lowest for {lowest or 'the first of them'}"
+    )
 
 
 def checkpoint_line(state: TrainState) -> str:

@@ -40,8 +40,9 @@ class TinyModel:
     name: str | None = None
     """Not used; evaluate.only sets it."""
     flaw: Literal[
-        "none", "unused", "spare", "mean", "average", "nan", "frozen", "batch_norm", "dropout", "lone", "metric"
-    ] = "none"
+        "none", "unused", "spare", "mean", "average", "nan", "frozen", "batch_norm", "dropout", "lone", "metric",
+        "layers"
+    ] = "none"  # fmt: skip
     """What is wrong with it."""
 
 
@@ -98,13 +99,14 @@ def collate(samples: list[dict[str, Any]]) -> Batch:
 
 class Network(torch.nn.Module):
     # What models of Transformers say of themselves: how they are split, and what is sharded on its own.
-    tp_plan: ClassVar = {"inner": "colwise", "outer": "rowwise"}
+    tp_plan: ClassVar = {"inner": "colwise", "outer": "rowwise", "layers.*.0": "colwise", "layers.*.2": "rowwise"}
     _no_split_modules: ClassVar = {"Linear"}
 
     def __init__(self, flaw: str = "none") -> None:
         super().__init__()
         self.flaw = flaw
         self.inner = torch.nn.Linear(FEATURES, 16)
+        self.layers = torch.nn.ModuleList(block() for _ in range(2)) if flaw == "layers" else None
         self.outer = torch.nn.Linear(16, CLASSES)
         self.unused = torch.nn.Linear(2, 2) if flaw in ("unused", "spare") else None
         self.norm = torch.nn.BatchNorm1d(16) if flaw == "batch_norm" else None
@@ -114,10 +116,20 @@ class Network(torch.nn.Module):
             self.requires_grad_(False)
 
     def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        hidden = (torch.tanh(self.inner(values)) * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
+        hidden = torch.tanh(self.inner(values))
+        for layer in self.layers or ():
+            hidden = hidden + layer(hidden)
+        hidden = (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
         for layer in (self.norm, self.dropout):
             hidden = hidden if layer is None else layer(hidden)
         return self.outer(hidden)
+
+
+def block() -> torch.nn.Module:
+    """Return a layer of the kind that comes several times: matrices of two shapes, and vectors."""
+    return torch.nn.Sequential(
+        torch.nn.Linear(16, 24), torch.nn.Tanh(), torch.nn.Linear(24, 16), torch.nn.LayerNorm(16)
+    )
 
 
 class Spare(Network):
