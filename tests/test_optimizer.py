@@ -27,6 +27,7 @@ from toolkit.optimizer import begin_averages, build_optimizer, kept_bytes, ortho
 from toolkit.prepare import check_fit
 from toolkit.randomness import seed_for
 from toolkit.schedules import learning_rate
+from toolkit.verify.check import verify
 
 Weights = dict[str, torch.Tensor]
 LAYERS = ("inner.", "layers.0.", "layers.1.", "outer.")
@@ -199,11 +200,21 @@ def prepared(config: Tiny, runtime: Any) -> Any:
 @pytest.mark.parametrize("name", ["adafactor", "muon"])
 def test_a_run_that_is_stopped_comes_to_the_same_average_bit_for_bit(name: str, tmp_path: Path) -> None:
     flags = ["--model.flaw", "layers", "--optim.name", name, "--optim.layer_decay", "0.5", "--optim.average", "0.9"]
-    whole = run(tmp_path / "whole", *flags).done().says("average", "in layers, the rate of each 0.5")
+    flags += ["--optim.schedule", "wsd", "--optim.decay", "5", "--optim.floor", "0.1"]
+    whole = (
+        run(tmp_path / "whole", *flags)
+        .done()
+        .says(
+            "then constant, and falling in the last 5 (wsd) to 0.1 of the peak",
+            "2 in layers, the rate of each 0.5 of that of the one above; the highest for outer, the lowest for inner",
+            "of the weights, decay 0.9; the average is evaluated and saved",
+        )
+    )
     folder = tmp_path / "run"
     assert run(folder, *flags, build=stopping(folder, training=8)).code == 75
     run(folder, *flags).done().says("going on after step 7")
     assert numbers(folder) == numbers(whole.folder)
+    assert verify(folder).sound
     # A checkpoint has both; the other one is exported by choice.
     last = run(tmp_path / "last", *flags, "--export", "last").done()
     exported, checkpoint = (load_file(path) for path in (

@@ -99,7 +99,7 @@ def collate(samples: list[dict[str, Any]]) -> Batch:
 
 class Network(torch.nn.Module):
     # What models of Transformers say of themselves: how they are split, and what is sharded on its own.
-    tp_plan: ClassVar = {"inner": "colwise", "outer": "rowwise", "layers.*.0": "colwise", "layers.*.2": "rowwise"}
+    tp_plan: ClassVar = {"inner": "colwise", "outer": "rowwise"}
     _no_split_modules: ClassVar = {"Linear"}
 
     def __init__(self, flaw: str = "none") -> None:
@@ -137,6 +137,15 @@ class Spare(Network):
 
     __module__ = "transformers.models.spare"
     base_model_prefix = "base"
+
+
+class Layered(Network):
+    """A network with layers that come several times, which are what is split of it."""
+
+    tp_plan: ClassVar = {"layers.*.0": "colwise", "layers.*.2": "rowwise"}
+
+
+NETWORKS = {"spare": Spare, "layers": Layered}
 
 
 def stop_after(steps: int, folder: Path) -> None:
@@ -185,7 +194,7 @@ def task(config: Tiny) -> Task:
         save_file(module.state_dict(), folder / "model.safetensors")
 
     return Task(
-        model=lambda runtime: Spare(flaw) if flaw == "spare" else Network(flaw),
+        model=lambda runtime: NETWORKS.get(flaw, Network)(flaw),
         data=TaskData(
             train=Sequences(config.data.samples, 0, config.data.unlabelled_below),
             evaluate=Sequences(config.data.held_out, 10_000) if config.data.held_out else None,
