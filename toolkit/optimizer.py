@@ -81,7 +81,8 @@ class Adafactor(torch.optim.Adafactor):
 
     def change(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
         """Change a weight, and what is kept of its gradients."""
-        gradient, weight, state = whole(parameter.grad), whole(parameter), self.state[parameter]
+        # In half precision squares would be too coarse.
+        gradient, state = whole(parameter.grad).to(precise_type(parameter)), self.state[parameter]
         is_finite = is_step_taken(self, gradient.device)
         if "step" not in state:
             state["step"] = torch.zeros((), device=gradient.device)
@@ -103,7 +104,8 @@ class Adafactor(torch.optim.Adafactor):
             estimate = state["variance"].lerp(gradient.square(), share)
             kept = {"variance": estimate}
         update = estimate.clamp(min=smallest**2).rsqrt() * gradient
-        size, length = weight.square().mean().sqrt(), update.square().mean().sqrt()
+        squared_size = whole(parameter.detach().to(gradient.dtype).square().sum()) / parameter.numel()
+        size, length = squared_size.sqrt(), update.square().mean().sqrt()
         rate = size.clamp(min=group["eps"][1]) * step.rsqrt().clamp(max=group["lr"])
         update = own_part(update * (rate / (length / group["d"]).clamp(min=1.0)), parameter)
         own = local_of(parameter)
@@ -288,22 +290,23 @@ def kept_bytes(config: OptimConfig, optimizer: torch.optim.Optimizer) -> int:
     total = 0
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            shape, size = tuple(parameter.shape), parameter.element_size()
+            shape, size, precise = tuple(parameter.shape), parameter.element_size(), precise_type(parameter).itemsize
             match config.name:
                 case "adafactor" if len(shape) > 1:
-                    elements = prod(shape[:-1]) + prod((*shape[:-2], shape[-1]))
-                case "sgd" | "adafactor":
-                    elements = prod(shape)
-                case _:
-                    elements = (1 if group.get("matrices") else 2) * prod(shape)
-            total += elements * size
+                    total += precise * (prod(shape[:-1]) + prod((*shape[:-2], shape[-1])))
+                case "adafactor":
+                    total += precise * prod(shape)
+                case "sgd":
+                    total += size * prod(shape)
+                case "adamw" | "muon":
+                    total += size * prod(shape) * (1 if group.get("matrices") else 2)
             if config.average is not None:
-                total += prod(shape) * average_type(parameter).itemsize
+                total += precise * prod(shape)
     return total
 
 
-def average_type(parameter: torch.Tensor) -> torch.dtype:
-    """Return the type of the average of a weight: in half precision it would stand still."""
+def precise_type(parameter: torch.Tensor) -> torch.dtype:
+    """Return the type of what changes little from step to step: in half precision it would stand still."""
     return torch.promote_types(parameter.dtype, torch.float32)
 
 
@@ -320,7 +323,7 @@ def take_into_average(optimizer: torch.optim.Optimizer, decay: float, norm: torc
     for parameter in parameters:
         state, own = optimizer.state[parameter], local_of(parameter)
         if AVERAGE not in state:
-            state[AVERAGE] = parameter.detach().to(average_type(parameter), copy=True)
+            state[AVERAGE] = parameter.detach().to(precise_type(parameter), copy=True)
             state[AVERAGED] = torch.zeros((), dtype=torch.float64, device=own.device)
         if own.device not in counted:
             before, taken = state[AVERAGED], is_finite.to(own.device)
