@@ -215,7 +215,8 @@ def build_optimizer(config: OptimConfig, model: torch.nn.Module, precision: str 
     check_layers(config, model)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     numbers = layer_numbers(model)
-    top = max(numbers.values())
+    # Of what is trained: beside adapters the head may be frozen, and the last layer then has the full rate.
+    top = max(numbers[parameter] for parameter in trainable)
     hidden = hidden_matrices(model) if config.name == "muon" else set()
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for parameter in trainable:

@@ -113,13 +113,14 @@ def plan(state: TrainState) -> dict[str, str]:
 def layers_line(model: torch.nn.Module, decay: float) -> str:
     """Say which layers have which rate, so that a model which holds its parts in another order is noticed."""
     stacks, numbers, names = layer_stacks(model), layer_numbers(model), parameter_names(model)
+    trained = {names[parameter]: number for parameter, number in numbers.items() if parameter.requires_grad}
     lowest, highest = (
-        named(parts_of(model, [names[p] for p, number in numbers.items() if number == end and p.requires_grad]))
-        for end in (0, max(numbers.values()))
+        named(parts_of(model, [name for name, number in trained.items() if number == end]))
+        for end in (min(trained.values()), max(trained.values()))
     )
     return (
         f"{sum(map(len, stacks.values()))} in {named(list(stacks))}, the rate of each {decay:g} of that of the one "
-        f"above; the highest for {highest}, the lowest for {lowest or 'the first of them'}"
+        f"above; the highest for {highest}, the lowest for {lowest}"
     )
 
 
