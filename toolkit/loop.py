@@ -21,6 +21,7 @@ from toolkit.distributed.phase import BACKWARD_PASS, COPYING, FORWARD_PASS, OPTI
 from toolkit.errors import Preempted
 from toolkit.evaluation import evaluate_model
 from toolkit.grad_cache import GlobalBatchStep, loss_of_batch
+from toolkit.optimizer import exported_weights, take_into_average
 from toolkit.output.evaluation_file import Evaluation
 from toolkit.randomness import seed_for
 from toolkit.schedules import learning_rate
@@ -64,7 +65,7 @@ def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatc
     accelerator, phase, count = runtime.accelerator, runtime.phase, len(micro_batches)
     rate = learning_rate(state.config.optim, step, state.total_steps)
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group["rate_factor"]
     # backward() divides by the number of micro-batches, and DDP by the number of processes: both are undone here, and
     # the sum over all of them is divided by the true number of units.
     scale = runtime.data_parallel_size * count / (units or 1)
@@ -100,6 +101,8 @@ def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatc
                 norm = whole(accelerator.clip_grad_norm_(model.parameters(), state.config.optim.clip or inf))
                 skip_unless_finite(optimizer, norm)
                 optimizer.step()
+                if state.config.optim.average is not None:
+                    take_into_average(optimizer.optimizer, state.config.optim.average, norm)
             # Under Accelerate this does nothing until the gradients are synchronised.
             optimizer.zero_grad()
     return StepValues(runtime.read_later(summed_loss, norm), rate)
@@ -113,8 +116,8 @@ def whole(norm: torch.Tensor) -> torch.Tensor:
 def skip_unless_finite(optimizer: AcceleratedOptimizer, norm: torch.Tensor) -> None:
     """Let the optimizer's next step leave weights and averages alone if the norm is not finite, without waiting for it.
 
-    The fused optimizers, and no others are built, look at `found_inf` on the device. Under fp16 the gradient scaler
-    sets it by itself.
+    All optimizers that are built (`toolkit/optimizer.py`) look at `found_inf` on the device. Under fp16 the gradient
+    scaler sets it by itself.
     """
     optimizer.optimizer.found_inf = (~torch.isfinite(norm)).float()
 
@@ -195,7 +198,10 @@ def evaluate(state: TrainState, steps_done: int, known: Evaluation | None = None
     """
     record_pending(state, steps_done)
     last, display = steps_done == state.total_steps, state.output.display
-    evaluation = known or evaluate_model(state.task, state.config, state.runtime, state.model, last, display=display)
+    with exported_weights(state.config, state.model, state.optimizer.optimizer):
+        evaluation = known or evaluate_model(
+            state.task, state.config, state.runtime, state.model, last, display=display
+        )
     if evaluation is None:
         stop(state, steps_done)
     row, state.row_awaiting_metrics = state.row_awaiting_metrics, None

@@ -26,7 +26,7 @@ from toolkit.dropout import know_samples
 from toolkit.errors import SharedUserError, UserError
 from toolkit.models.changes import remark
 from toolkit.models.parameters import digest_of_frozen, freeze
-from toolkit.optimizer import begin_averages, build_optimizer
+from toolkit.optimizer import begin_averages, build_optimizer, check_layers
 from toolkit.output.run_folder import RunFolder
 from toolkit.packing import take_padding_out
 from toolkit.randomness import seed_for
@@ -173,6 +173,7 @@ def build_and_prepare(
             del model  # before another one is built: two may be more than the memory takes
             model = runtime.together(lambda: build_model(task, config, runtime, unused) if kept is None else kept)
     frozen = digest_of_frozen(model) if runtime.is_main else None
+    runtime.together(lambda: check_layers(config.optim, model))
     runtime.together(lambda: shard_model(model, runtime), talking=True)
     return Prepared(*prepare_together(model, config, loader, runtime), frozen, saved_bytes)
 
@@ -210,10 +211,13 @@ def prepare_together(
         placeholder = torch.optim.SGD([{"params": []}], lr=0.0)
         model, placeholder, loader = accelerator.prepare(model, placeholder, loader)
         accelerator._optimizers.remove(placeholder)
-        optimizer = accelerator.prepare_optimizer(build_optimizer(config.optim, model))
+        optimizer = accelerator.prepare_optimizer(build_optimizer(config.optim, model, runtime.precision))
     else:
         model, optimizer, loader = accelerator.prepare(
-            model, build_optimizer(config.optim, model), loader, device_placement=[True, True, False]
+            model,
+            build_optimizer(config.optim, model, runtime.precision),
+            loader,
+            device_placement=[True, True, False],
         )
     begin_averages(optimizer.optimizer)
     return model, optimizer, loader
@@ -315,6 +319,11 @@ def check_fit(task: Task, config: Config, runtime: Runtime) -> None:
             f"the launch configuration sets gradient_accumulation_steps to {asked}, but a global batch of {size} over "
             f"{processes} process(es) with batch.micro {config.batch.micro or 'not set'} takes {derived}; remove it "
             "there, the toolkit derives it"
+        )
+    if runtime.strategy.offloaded and config.optim.name in ("adafactor", "muon"):
+        problems.append(
+            f"optim.name is {config.optim.name}, which gathers whole matrices on the device, and the launch "
+            "configuration offloads the weights to the host (fsdp_offload_params); set that to false, or take adamw"
         )
     if problems:
         raise UserError(*problems)

@@ -12,13 +12,12 @@ from toolkit.config.learning_rates import about_rate, trained, unusual_rate
 from toolkit.data.micro_batches import accumulation
 from toolkit.distributed.fsdp import units
 from toolkit.distributed.start_runtime import usable_cores
-from toolkit.models.parameters import canonical, parameter_names, weights_of
+from toolkit.models.parameters import canonical, layer_numbers, layer_stacks, parameter_names, weights_of
+from toolkit.optimizer import kept_bytes
 from toolkit.output.console import amount
-from toolkit.schedules import warmup_steps
+from toolkit.schedules import in_words, warmup_steps
 from toolkit.train_state import TrainState
 
-# Running averages of the size of the weights that an optimizer keeps.
-AVERAGES = {"adamw": 2, "sgd": 1}
 TORCHRUN_GRACE = 30.0
 NAMED = 8
 LOWER_IS_BETTER = {"loss", "perplexity", "bits_per_byte", "rmse", "mse", "mae"}
@@ -62,9 +61,14 @@ def plan(state: TrainState) -> dict[str, str]:
     summary["checkpoints"] = checkpoint_line(state)
     summary["optimizer"] = (
         f"{optim.name}, {about_rate(config)}, {warmup_steps(optim, state.total_steps):,} warm-up steps, "
-        f"then {optim.schedule}; weight decay {optim.weight_decay:g}, clip "
+        f"then {in_words(optim, state.total_steps)}; weight decay {optim.weight_decay:g}, clip "
         f"{optim.clip if optim.clip is not None else 'off'}"
     )
+    if optim.layer_decay is not None:
+        summary["layers"] = layers_line(runtime.accelerator.unwrap_model(state.model), optim.layer_decay)
+    if optim.average is not None:
+        which = "the average is" if config.exports_average else "the last ones are"
+        summary["average"] = f"of the weights, decay {optim.average:g}; {which} evaluated and saved"
     dtypes = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters}))
     summary["parameters"] = f"{sum(p.numel() for p in parameters):,} ({trainable:,} trainable), {dtypes}"
     if state.unused:
@@ -106,6 +110,20 @@ def plan(state: TrainState) -> dict[str, str]:
     return summary
 
 
+def layers_line(model: torch.nn.Module, decay: float) -> str:
+    """Say which layers have which rate, so that a model which holds its parts in another order is noticed."""
+    stacks, numbers, names = layer_stacks(model), layer_numbers(model), parameter_names(model)
+    trained = {names[parameter]: number for parameter, number in numbers.items() if parameter.requires_grad}
+    lowest, highest = (
+        named(parts_of(model, [name for name, number in trained.items() if number == end]))
+        for end in (min(trained.values()), max(trained.values()))
+    )
+    return (
+        f"{sum(map(len, stacks.values()))} in {named(list(stacks))}, the rate of each {decay:g} of that of the one "
+        f"above; the highest for {highest}, the lowest for {lowest}"
+    )
+
+
 def checkpoint_line(state: TrainState) -> str:
     """Say how often a checkpoint is written, what it costs, and what stops the run."""
     config = state.config.checkpoint
@@ -133,8 +151,8 @@ def checkpoint_line(state: TrainState) -> str:
 def state_bytes(state: TrainState) -> int:
     """Return the size of weights and optimizer state together: what a checkpoint and its copy in memory take."""
     tensors = weights_of(state.runtime.accelerator.unwrap_model(state.model)).values()
-    trained = sum(t.numel() * t.element_size() for t in tensors if t.requires_grad)
-    return sum(t.numel() * t.element_size() for t in tensors) + AVERAGES[state.config.optim.name] * trained
+    kept = kept_bytes(state.config.optim, state.optimizer.optimizer)
+    return sum(t.numel() * t.element_size() for t in tensors) + kept
 
 
 def parts_of(model: torch.nn.Module, chosen: Iterable[str]) -> list[str]:

@@ -28,6 +28,7 @@ from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserEr
 from toolkit.evaluate_only import evaluate_only
 from toolkit.loop import train
 from toolkit.models.parameters import weights_of
+from toolkit.optimizer import exported_weights
 from toolkit.output.console import Console, Display, clock
 from toolkit.output.evaluation_file import Evaluation, evaluation_of, weights_of_training, write_evaluation
 from toolkit.output.ledger import Ledger
@@ -229,7 +230,7 @@ def evaluated_before(state: TrainState, start: Start, folder: RunFolder) -> Eval
     """Return the last evaluation of a run of which nothing is left to be done but to save the model."""
     if start.step < state.total_steps or start.seal is None:
         return None
-    weights = weights_of_training(start.step, start.seal)
+    weights = weights_of_training(start.step, start.seal, state.config.exports_average)
     return state.runtime.on_main(lambda: evaluation_of(folder.path, weights))
 
 
@@ -280,7 +281,6 @@ def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunR
     result = Result(evaluation.metrics, evaluation.baseline, state.step, folder.path)
     worse = worse_than(result.baseline, result.metrics)
     state.warnings += [worse] if worse else []
-    trained = whole_model(state) if state.task.export is not None else None
     meters = measured(state)
 
     def write() -> None:
@@ -291,7 +291,9 @@ def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunR
                 # Only now: until the run was finished they were what it could go on from.
                 retire(folder.checkpoints, 0, [])
 
-    runtime.on_main(write)
+    with exported_weights(state.config, state.model, state.optimizer.optimizer):
+        trained = whole_model(state) if state.task.export is not None else None
+        runtime.on_main(write)
     seconds = time.monotonic() - record.started - record.preparing
     console.print(
         f"trained {state.step - start.step:,} steps in {clock(seconds)} (and {clock(record.preparing)} to prepare)"
@@ -330,7 +332,7 @@ def write_results(state: TrainState, evaluation: Evaluation, folder: RunFolder, 
     folder.check_is_there()
     assert isinstance(saver, Saver)
     saver.retire(state.best_step)
-    weights = weights_of_training(state.step, saver.previous)
+    weights = weights_of_training(state.step, saver.previous, state.config.exports_average)
     if task.data.evaluate is not None and evaluation_of(folder.path, weights) is None:
         data = {"samples": len(task.data.evaluate), "digest": state.data.get("evaluate")}
         write_evaluation(folder.path, evaluation, weights, data)

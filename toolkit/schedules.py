@@ -8,7 +8,12 @@ from toolkit.config.schema import Config, OptimConfig
 
 def warmup_steps(config: OptimConfig, total_steps: int) -> int:
     """Return the number of warm-up steps: `optim.warmup` itself, or, below 1, that part of all steps."""
-    return round(config.warmup * total_steps) if config.warmup < 1 else int(config.warmup)
+    return steps_of(config.warmup, total_steps)
+
+
+def steps_of(amount: float, total_steps: int) -> int:
+    """Return an amount in steps: itself, or, below 1, that part of all steps."""
+    return round(amount * total_steps) if amount < 1 else int(amount)
 
 
 def total_steps(config: Config, samples: int) -> int:
@@ -35,19 +40,42 @@ def same_rates(config: OptimConfig, steps: int, one_total: int, other_total: int
 def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
     """Return the learning rate of one optimizer step, counted from 0.
 
-    It rises in equal parts during the warm-up, from lr / warm-up at step 0, and then stays or falls to reach zero one
-    step after the last.
+    It rises in equal parts during the warm-up, from lr / warm-up at step 0, and then stays or falls to reach the floor
+    one step after the last (with restarts, one step after the last of each cycle). A layer's rate is this one times
+    its own factor (`optim.layer_decay`).
     """
     warmup = warmup_steps(config, total_steps)
     if step < warmup:
         return config.rate * (step + 1) / warmup
-    progress = (step - warmup) / max(1, total_steps - warmup)
+    done, span = step - warmup, max(1, total_steps - warmup)
     match config.schedule:
         case "linear":
-            return config.rate * (1 - progress)
+            return above_floor(config, 1 - done / span)
         case "cosine":
-            return config.rate * (1 + cos(pi * progress)) / 2
+            # In whole numbers, so that no rounding moves a restart.
+            cycles = (config.restarts or 0) + 1
+            return above_floor(config, (1 + cos(pi * (done * cycles % span / span))) / 2)
         case "constant":
             return config.rate
+        case "wsd":
+            falling = min(steps_of(config.falling, total_steps), span)
+            return above_floor(config, min(1.0, (total_steps - step) / max(1, falling)))
         case _:
             assert_never(config.schedule)
+
+
+def above_floor(config: OptimConfig, height: float) -> float:
+    """Return the rate at a height between 0, the floor, and 1, the peak."""
+    floor = config.floor or 0.0
+    return config.rate * (floor + (1 - floor) * height)
+
+
+def in_words(config: OptimConfig, total_steps: int) -> str:
+    """Return how the rate goes on after the warm-up, for the plan."""
+    text: str = config.schedule
+    if config.schedule == "wsd":
+        falling = min(steps_of(config.falling, total_steps), max(1, total_steps - warmup_steps(config, total_steps)))
+        text = f"constant, and falling in the last {falling:,} (wsd)"
+    if config.restarts:
+        text += f" with {config.restarts} restart(s)"
+    return text + (f" to {config.floor:g} of the peak" if config.floor else "")

@@ -156,6 +156,11 @@ OTHER_NUMBERS = {
     "optim.clip": ("1.0", "0.5"),
     "optim.schedule": ("'linear'", "cosine"),
     "optim.warmup": ("3", "0.5"),
+    "optim.floor": ("null", "0.5"),
+    "optim.restarts": ("null", "5"),
+    "optim.layer_decay": ("null", "0.5"),
+    "optim.average": ("null", "0.5"),
+    "export": ("null", "last"),
     "epochs": ("2", "5"),
     "seed": ("0", "5"),
     "data.samples": ("45", "50"),
@@ -193,6 +198,8 @@ def test_every_setting_is_one_that_changes_numbers_or_one_that_a_run_may_change(
     }  # fmt: skip
     # Of the tiny recipe's own, and of what is given instead of epochs.
     others = {"steps", "data.workers", "model.name"}
+    # Of another schedule than the one that is tried there.
+    others |= {"optim.decay"}
     assert set(flatten(as_mapping(Tiny()))) == speed_and_cadence | set(OTHER_NUMBERS) | others
 
 

@@ -19,7 +19,10 @@ from toolkit.config.suggestions import CALLED_ELSEWHERE, suggestion
         (["--modle.name", "x"], ["modle.name", "did you mean", "model.name"]),
         (["--batch.size", "many"], ["batch.size is many; it must be a whole number"]),
         (["--optim.lr", "fast"], ["optim.lr is fast; it must be a number"]),
-        (["--optim.name", "adam"], ["optim.name is adam; it must be one of: adamw, sgd", "did you mean adamw?"]),
+        (
+            ["--optim.name", "adam"],
+            ["optim.name is adam; it must be one of: adamw, sgd, adafactor, muon", "did you mean adamw?"],
+        ),
         (["--batch.size", "0"], ["batch.size is 0; it must be 1 or greater"]),
         (["--batch.size", "-4"], ["batch.size is -4; it must be 1 or greater"]),
         (["--batch.micro", "0"], ["batch.micro is 0; it must be 1 or greater"]),

@@ -295,7 +295,7 @@ def test_yaml_is_in_field_order_with_lists_on_one_line() -> None:
     assert "  betas: [0.9, 0.999]" in lines
     assert [line.split(":")[0] for line in lines if line[0] != " "] == [
         *("batch", "optim", "evaluate", "checkpoint", "timeout", "log"),
-        *("epochs", "steps", "seed", "output", "resume", "rehearse", "threads", "model", "pooling"),
+        *("epochs", "steps", "seed", "export", "output", "resume", "rehearse", "threads", "model", "pooling"),
     ]
 
 
@@ -357,7 +357,7 @@ def test_differing_names_each_key_with_both_values() -> None:
         (["--evaluate.only", "maybe"], "evaluate.only is maybe; it must be true or false (given by --evaluate.only)"),
         (
             ["--optim.schedule", "cosin"],
-            "optim.schedule is cosin; it must be one of: linear, cosine, constant (given by --optim.schedule); "
+            "optim.schedule is cosin; it must be one of: linear, cosine, constant, wsd (given by --optim.schedule); "
             "did you mean cosine?",
         ),
         (["--pooling", "max"], "pooling is max; it must be one of: first, mean or null (given by --pooling)"),
@@ -371,7 +371,7 @@ def test_differing_names_each_key_with_both_values() -> None:
         (["--optim.lr", "-1e-3"], "optim.lr is -0.001; it must be greater than 0 (given by --optim.lr)"),
         (["--model.lora.rank", "-1"], "model.lora.rank is -1; it must be 0 or greater (given by --model.lora.rank)"),
         (["--batch.size"], "--batch.size has no value; it must be a whole number"),
-        (["--optim.name", "--seed", "1"], "--optim.name has no value; it must be one of: adamw, sgd"),
+        (["--optim.name", "--seed", "1"], "--optim.name has no value; it must be one of: adamw, sgd, adafactor, muon"),
         (["--config"], "--config has no value; it must be the path of a YAML file"),
         (["--config="], "--config has no value; it must be the path of a YAML file"),
         (["data.csv"], "data.csv is not a flag; a setting is given as --name value"),
@@ -531,8 +531,8 @@ def test_help_shows_every_field_with_its_sentence_type_and_default(capsys: Any, 
         "(a whole number; default: 32)",
         "batch: How many samples a step takes and how they are cut.",
         "model.lora: Low-rank adaptation. --model.lora.rank VALUE Rank of the added matrices, 100% of them; 0 trains",
-        "--optim.betas VALUE Decay rates of the running averages of AdamW; sgd takes the first as its momentum. "
-        "(a list of 2: [a number, a number]; default: [0.9, 0.999])",
+        "--optim.betas VALUE Decay rates of the running averages of AdamW; sgd and muon take the first as their "
+        "momentum. (a list of 2: [a number, a number]; default: [0.9, 0.999])",
         "--pooling VALUE How tokens become one vector. (one of: first, mean or null; default: null)",
         "--print_config Print the resulting settings",
     ):

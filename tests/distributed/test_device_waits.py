@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from device_walk import MORE, ONCE, WALKED
+from device_walk import MORE, ONCE, OPTIMIZERS, WALKED
 from launching import ROOT, python
 
 # Who may make the host wait, in an evaluation alone, and why.
@@ -30,6 +30,7 @@ FAMILIES_THAT_WAIT = {
     "lfm2": "transformers/masking_utils.py create_recurrent_attention_mask",
 }
 LAYOUTS = [f"{name} {shard_map}" for name in WALKED for shard_map in ("whole", *MORE.get(name, ()))]
+LAYOUTS += [f"{name} {shard_map}" for name in OPTIMIZERS for shard_map in ("whole", "sharded")]
 COPY, VALUE, MASK, MIXED = (
     "a copy that is waited for",
     "a value that the host has to know",

@@ -71,6 +71,8 @@ ENVIRONMENT = {
 # models.
 WALKED = [*RECIPES, WEIGHTED[0]]
 MORE = {"chat": ("sharded",), "classify": ("offloaded",), "embed": ("sharded",), "prefer": ("offloaded",)}
+# Walked with classify, each beside adamw, which all recipes take.
+OPTIMIZERS = ("sgd", "adafactor", "muon")
 KINDS = {
     "encoder": ("AutoModelForSequenceClassification", lambda model, batch: logits_of(model, batch).square().sum()),
     "causal": ("AutoModelForCausalLM", lambda model, batch: causal_scores(model, batch).losses.sum()),
@@ -307,6 +309,12 @@ def main(output: Path, data: Path) -> None:
             at = f"{name} {layout}"
             found["losses"][at], faults = walk(recipe.task(config), config, layout, data / "runs" / at)
             found["faults"][at] = sorted({astuple(fault) for fault in faults})
+        for optimizer in OPTIMIZERS if name == "classify" else ():
+            optim = replace(config.optim, name=optimizer, layer_decay=0.5, average=0.9)
+            for layout in ("cpu", "whole", "sharded"):
+                at, chosen = f"{optimizer} {layout}", replace(config, optim=optim)
+                found["losses"][at], faults = walk(recipe.task(chosen), chosen, layout, data / "runs" / at)
+                found["faults"][at] = sorted({astuple(fault) for fault in faults})
         for what, (where, layout, put_back) in ONCE.items():
             if where == name:
                 with put_back(recipe):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -41,12 +41,19 @@ from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import SharedUserError, UserError
 from toolkit.evaluation import share_buffers
 from toolkit.models.parameters import parameter_names, weights_of
-from toolkit.optimizer import begin_averages, build_optimizer
+from toolkit.optimizer import begin_averages, build_optimizer, take_into_average
 from toolkit.output.ledger import Ledger
 from toolkit.output.run_folder import RunFolder, sealed_folders
 
 PROCESSES = 4
-KEYS = ("exp_avg", "exp_avg_sq")
+KEYS = ("exp_avg", "exp_avg_sq", "average")
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adamw": {"name": "adamw", "layer_decay": 0.5},
+    "sgd": {"name": "sgd"},
+    "adafactor": {"name": "adafactor", "layer_decay": 0.5},
+    "muon": {"name": "muon"},
+}
+AVERAGE = 0.6
 
 
 class Small(torch.nn.Module):
@@ -61,6 +68,11 @@ class Small(torch.nn.Module):
         self.narrow = torch.nn.Linear(10, 6)
         self.norm = torch.nn.LayerNorm(6)
         self.few = torch.nn.Parameter(torch.randn(2, 3))
+        # As large as what Adafactor keeps of its rows.
+        self.column = torch.nn.Parameter(torch.randn(7, 1))
+        self.layers = torch.nn.ModuleList(
+            torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Linear(16, 15)) for _ in range(2)
+        )
         self.frozen = torch.nn.Parameter(torch.randn(5), requires_grad=False)
         self.head = torch.nn.Linear(6, 13, bias=False)
         self.head.weight = self.embedding.weight
@@ -99,9 +111,13 @@ def tensor_and_shard(model: Small) -> None:
     fully_shard(model, mesh=mesh_of(2, 2)["outer"])
 
 
+PLAN = {"wide": ColwiseParallel(), "narrow": RowwiseParallel()}
+PLAN |= {"layers.0.0": ColwiseParallel(), "layers.0.1": RowwiseParallel()}
+
+
 def tensor(model: Small) -> None:
     """Split two layers over two, twice; all else is whole everywhere."""
-    parallelize_module(model, mesh_of(2, 2)["inner"], {"wide": ColwiseParallel(), "narrow": RowwiseParallel()})
+    parallelize_module(model, mesh_of(2, 2)["inner"], PLAN)
 
 
 WAYS: dict[str, Callable[[Small], None]] = {
@@ -136,6 +152,10 @@ def state(seed: int, way: Callable[[Small], None]) -> State:
         if parameter.requires_grad:
             # What of the averages lies here is cut out as the weight is, which torch has cut.
             optimizer.state[parameter] = {"step": torch.tensor(float(seed))}
+            if parameter.ndim > 1:
+                generator = torch.Generator().manual_seed(seed + sum(map(ord, name)))
+                rows = torch.randn([*parameter.shape[:-1], 1], generator=generator)
+                optimizer.state[parameter]["row_var"] = rows.to(parameter.dtype)
             for key in KEYS:
                 generator = torch.Generator().manual_seed(seed + sum(map(ord, name + key)))
                 values = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
@@ -314,38 +334,49 @@ def failing_alike(runtime: Runtime) -> list[str]:
     return []
 
 
-def trained(way: Callable[[Small], None], kind: Literal["adamw", "sgd"]) -> Small:
-    """Return a model after two steps whose gradients are known beforehand, and one that a gradient kept it from."""
+def trained(way: Callable[[Small], None], kind: str) -> tuple[Small, dict[str, torch.Tensor]]:
+    """Return a model after two steps whose gradients are known beforehand, and two that a gradient kept it from, and
+    the average of its weights."""
     model = Small(1)
     way(model)
-    optimizer = build_optimizer(OptimConfig(name=kind, lr=0.1, weight_decay=0.1), model)
+    config = OptimConfig(lr=0.1, weight_decay=0.1, average=AVERAGE, **OPTIMIZERS[kind])
+    optimizer = build_optimizer(config, model)
     begin_averages(optimizer)
-    for step, is_finite in enumerate((True, False, True)):
+    for step, is_finite in enumerate((False, True, False, True)):
+        for group in optimizer.param_groups:
+            group["lr"] = config.rate * group["rate_factor"]
         for number, parameter in enumerate(p for p in model.parameters() if p.requires_grad):
             generator = torch.Generator().manual_seed(100 * step + number)
             values = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+            values[...] = values if is_finite else torch.nan
             shard = shard_of(parameter)
             assert shard is not None
             parameter.grad = torch.zeros_like(parameter)
             local_of(parameter.grad).copy_(values[shard.within(all_of(parameter.shape))])
         optimizer.found_inf = torch.tensor(0.0 if is_finite else 1.0)  # type: ignore[attr-defined]
         optimizer.step()
-    return model
+        take_into_average(optimizer, AVERAGE, torch.tensor(1.0 if is_finite else torch.nan))
+    names = parameter_names(model)
+    return model, {names[parameter]: entries["average"] for parameter, entries in optimizer.state.items()}
 
 
 def training(runtime: Runtime) -> dict[str, bool]:
     """Return whether each optimizer does to the part of a weight here what it does to all of it in one process."""
     alike = {}
-    for kind in ("adamw", "sgd"):
-        expected = dict(trained(whole, kind).named_parameters())
+    for kind in OPTIMIZERS:
+        model, expected = trained(whole, kind)
+        averaged = set(expected)
+        expected |= {f"{key} itself": parameter for key, parameter in model.named_parameters()}
         for name, way in WAYS.items():
-            found = trained(way, kind).named_parameters()
+            model, found = trained(way, kind)
+            found |= {f"{key} itself": parameter for key, parameter in model.named_parameters()}
             shards = [
                 (local_of(p), expected[key][shard.within(all_of(p.shape))])
-                for key, p in found
+                for key, p in found.items()
                 if (shard := shard_of(p))
             ]
             here = len(shards) == len(expected) and all(torch.allclose(a, b, atol=1e-6) for a, b in shards)
+            here = here and averaged == {key for key in found if "itself" not in key}
             alike[f"{kind}, {name}"] = all(runtime.gather_all(here))
     return alike
 

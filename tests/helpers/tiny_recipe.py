@@ -40,8 +40,9 @@ class TinyModel:
     name: str | None = None
     """Not used; evaluate.only sets it."""
     flaw: Literal[
-        "none", "unused", "spare", "mean", "average", "nan", "frozen", "batch_norm", "dropout", "lone", "metric"
-    ] = "none"
+        "none", "unused", "spare", "mean", "average", "nan", "frozen", "batch_norm", "dropout", "lone", "metric",
+        "layers"
+    ] = "none"  # fmt: skip
     """What is wrong with it."""
 
 
@@ -105,6 +106,7 @@ class Network(torch.nn.Module):
         super().__init__()
         self.flaw = flaw
         self.inner = torch.nn.Linear(FEATURES, 16)
+        self.layers = torch.nn.ModuleList(block() for _ in range(2)) if flaw == "layers" else None
         self.outer = torch.nn.Linear(16, CLASSES)
         self.unused = torch.nn.Linear(2, 2) if flaw in ("unused", "spare") else None
         self.norm = torch.nn.BatchNorm1d(16) if flaw == "batch_norm" else None
@@ -114,10 +116,20 @@ class Network(torch.nn.Module):
             self.requires_grad_(False)
 
     def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        hidden = (torch.tanh(self.inner(values)) * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
+        hidden = torch.tanh(self.inner(values))
+        for layer in self.layers or ():
+            hidden = hidden + layer(hidden)
+        hidden = (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
         for layer in (self.norm, self.dropout):
             hidden = hidden if layer is None else layer(hidden)
         return self.outer(hidden)
+
+
+def block() -> torch.nn.Module:
+    """Return a layer of the kind that comes several times: matrices of two shapes, and vectors."""
+    return torch.nn.Sequential(
+        torch.nn.Linear(16, 24), torch.nn.Tanh(), torch.nn.Linear(24, 16), torch.nn.LayerNorm(16)
+    )
 
 
 class Spare(Network):
@@ -125,6 +137,15 @@ class Spare(Network):
 
     __module__ = "transformers.models.spare"
     base_model_prefix = "base"
+
+
+class Layered(Network):
+    """A network with layers that come several times, which are what is split of it."""
+
+    tp_plan: ClassVar = {"layers.*.0": "colwise", "layers.*.2": "rowwise"}
+
+
+NETWORKS = {"spare": Spare, "layers": Layered}
 
 
 def stop_after(steps: int, folder: Path) -> None:
@@ -173,7 +194,7 @@ def task(config: Tiny) -> Task:
         save_file(module.state_dict(), folder / "model.safetensors")
 
     return Task(
-        model=lambda runtime: Spare(flaw) if flaw == "spare" else Network(flaw),
+        model=lambda runtime: NETWORKS.get(flaw, Network)(flaw),
         data=TaskData(
             train=Sequences(config.data.samples, 0, config.data.unlabelled_below),
             evaluate=Sequences(config.data.held_out, 10_000) if config.data.held_out else None,

@@ -121,7 +121,7 @@ def check_length(config: Config, done: int, before: int, now: int) -> None:
             f"{config.optim.schedule}, optim.warmup {config.optim.warmup:g}). Give its previous length; or train its "
             "saved model further as a run of its own (--model.name <the run folder>/model and another --output); or "
             "start from scratch with --resume never. (A run with --optim.schedule constant and a whole number of "
-            "warm-up steps can be made longer.)"
+            "warm-up steps can be made longer; one with wsd too, before its rate begins to fall.)"
         )
 
 

@@ -13,6 +13,10 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.shards import local_of, shard_of
 from toolkit.errors import UserError
 from toolkit.models.parameters import parameter_names, weights_of
+from toolkit.optimizer import AVERAGED
+
+WHOLE = tuple(f"/{entry}" for entry in ("step", AVERAGED, "row_var", "col_var", "variance"))
+"""How the names of what an optimizer keeps end where each process has all of it, however its weight is sharded."""
 
 
 def load_checkpoint(
@@ -49,8 +53,8 @@ def load_checkpoint(
         def tensor(name: str, like: torch.Tensor) -> torch.Tensor:
             entry = index[name]
             place = torch.empty(entry.shape, dtype=entry.dtype, device=local_of(like).device)
-            # A count of steps is whole everywhere, also for a weight that is a lone number.
-            if entry.shape == tuple(like.shape) and not name.endswith("/step"):
+            # Some are whole everywhere, also where the weight happens to have their shape.
+            if entry.shape == tuple(like.shape) and not name.endswith(WHOLE):
                 # Fused optimizers walk through memory: their averages have to lie as the parameter does, transposed or
                 # not.
                 place = torch.empty_like(like, dtype=entry.dtype, memory_format=torch.preserve_format)

@@ -118,3 +118,45 @@ def reshard(model: torch.nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
+
+
+def layer_stacks(model: torch.nn.Module) -> dict[str, list[torch.nn.Module]]:
+    """Return the repeated layers of a model, in its own order: by the name of the list that holds them.
+
+    That is a `torch.nn.ModuleList` of at least two modules that are made of others, with weights of which some are
+    trained. A list inside a layer (experts, say) is part of that layer.
+    """
+    stacks: dict[str, list[torch.nn.Module]] = {}
+    for name, module in model.named_modules():
+        inside = any(name.startswith(f"{outer}.") for outer in stacks)
+        if isinstance(module, torch.nn.ModuleList) and len(module) > 1 and not inside:
+            composed = all(any(True for _ in layer.children()) for layer in module)
+            if composed and any(parameter.requires_grad for parameter in module.parameters()):
+                stacks[name] = list(module)
+    return {canonical(name): layers for name, layers in stacks.items()}
+
+
+def layer_numbers(model: torch.nn.Module) -> dict[torch.Tensor, int]:
+    """Return for each parameter the number of its layer, from 1; 0 for embeddings, and for what comes before all
+    layers.
+
+    What stands outside of the layers has the number of the one that would follow: the head one more than the last. A
+    weight that stands in two places has the number of the first.
+    """
+    reshard(model)
+    layers = [layer for stack in layer_stacks(model).values() for layer in stack]
+    inside = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    starts = {id(layer): number for number, layer in enumerate(layers, start=1)}
+    numbers: dict[torch.Tensor, int] = {}
+    passed = 0
+    for module in model.modules():  # each before what is in it, in the order of the model
+        if id(module) in starts:
+            passed = starts[id(module)]
+            for parameter in module.parameters():
+                numbers.setdefault(parameter, passed)
+        else:
+            outside = 0 if isinstance(module, torch.nn.Embedding) or not passed else passed + 1
+            for parameter in module.parameters(recurse=False):
+                if id(parameter) not in inside:
+                    numbers.setdefault(parameter, outside)
+    return numbers

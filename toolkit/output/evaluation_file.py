@@ -77,9 +77,11 @@ def evaluation_of(folder: Path, weights: Mapping[str, Any]) -> Evaluation | None
     return Evaluation(numbers(content["metrics"]), numbers(content["baseline"]), [], content["details"])
 
 
-def weights_of_training(step: int, seal: str | None) -> dict[str, Any]:
-    """Return which weights a run has after a step, by the seal of its checkpoint, as evaluation.json names them."""
-    return {"of": "the training", "step": step, "checkpoint": seal}
+def weights_of_training(step: int, seal: str | None, averaged: bool = False) -> dict[str, Any]:
+    """Return which weights of a run are scored and saved after a step, by the seal of its checkpoint, as
+    evaluation.json names them."""
+    of = "the training, averaged over its steps" if averaged else "the training"
+    return {"of": of, "step": step, "checkpoint": seal}
 
 
 def numbers(values: Mapping[str, float | None]) -> dict[str, float]:

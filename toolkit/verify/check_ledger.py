@@ -51,10 +51,13 @@ def expected_of(config: Mapping[str, Any], record: Mapping[str, Any]) -> tuple[E
         "optim.warmup of config.yaml": is_amount(warmup),
         "optim.schedule of config.yaml": schedule in get_args(get_type_hints(OptimConfig)["schedule"]),
     }
+    # A configuration of before they existed has none.
+    shape: dict[str, Any] = {name: flat.get(f"optim.{name}") for name in ("decay", "floor", "restarts")}
+    readable |= {f"optim.{name} of config.yaml": value is None or is_amount(value) for name, value in shape.items()}
     missing = [name for name, there in readable.items() if not there]
     if missing:
         return None, f"it takes {', '.join(missing)}"
-    optim = OptimConfig(lr=rate, warmup=warmup, schedule=schedule)
+    optim = OptimConfig(lr=rate, warmup=warmup, schedule=schedule, **shape)
     run = Config(batch=BatchConfig(size=size), optim=optim, steps=steps, epochs=epochs)
     return Expected(ShuffledOrder(samples, size, seed), optim, total_steps(run, samples)), ""
 
