@@ -87,7 +87,7 @@ class Pace:
 
     def __init__(self, warm_up: int) -> None:
         self.left = warm_up
-        self.begun = 0.0
+        self.begun = self.now()
         # The loops print on their own standard output.
         self.answers = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
@@ -95,12 +95,16 @@ class Pace:
     def __call__(self) -> None:
         """Note a step; called by the model."""
         if self.left == 0:
-            print(time.perf_counter() - self.begun, file=self.answers, flush=True)
+            print(*(end - begun for begun, end in zip(self.begun, self.now(), strict=True)), file=self.answers, flush=True)
             self.left = int(sys.stdin.readline() or 0)
             if self.left == 0:
                 os._exit(0)
-            self.begun = time.perf_counter()
+            self.begun = self.now()
         self.left -= 1
+
+    def now(self) -> tuple[float, float]:
+        """Return the seconds that a clock shows, and those that all threads of this process have computed."""
+        return time.perf_counter(), time.process_time()
 
 
 class Perceptron(torch.nn.Module):
@@ -293,19 +297,19 @@ class Worker:
         )
         self.answer()  # the steps to warm up are done
 
-    def answer(self) -> float:
-        """Return the seconds of the round that was begun."""
+    def answer(self) -> list[float]:
+        """Return the seconds of the round that was begun, and those of the processor."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             sys.exit(f"{' '.join(self.process.args)} ended with {self.process.wait()}; run it to see why")  # type: ignore[arg-type]
-        return float(line)
+        return [float(word) for word in line.split()]
 
-    def round(self, steps: int) -> float:
-        """Run so many steps and return the microseconds of one."""
+    def round(self, steps: int) -> list[float]:
+        """Run so many steps and return the microseconds of one, and those of the processor."""
         assert self.process.stdin is not None
         print(steps, file=self.process.stdin, flush=True)
-        return 1e6 * self.answer() / steps
+        return [1e6 * seconds / steps for seconds in self.answer()]
 
     def end(self) -> None:
         """End the process."""
@@ -330,26 +334,31 @@ def main() -> None:
     loops = [name for name in dict.fromkeys(["hand", *arguments.loops]) if find_spec(LOOPS[name][1])]
     missing = [LOOPS[name][0] for name in arguments.loops if name not in loops]
     workers = {name: Worker(name) for name in loops}
-    times: dict[str, list[float]] = {name: [] for name in loops}
+    rounds: dict[str, list[list[float]]] = {name: [] for name in loops}
     for number in range(arguments.rounds):
         # Every other round backwards, so that no loop always follows the same one.
         for name in loops if number % 2 == 0 else reversed(loops):
-            times[name].append(workers[name].round(arguments.steps))
+            rounds[name].append(workers[name].round(arguments.steps))
     for worker in workers.values():
         worker.end()
-    over = {name: [own - raw for own, raw in zip(times[name], times["hand"], strict=True)] for name in loops}
+    times, processor = ({name: [both[clock] for both in rounds[name]] for name in loops} for clock in (0, 1))
+    over, computed = (
+        {name: [own - raw for own, raw in zip(taken[name], taken["hand"], strict=True)] for name in loops}
+        for taken in (times, processor)
+    )
     print("# What a loop costs beside the training itself\n")
     print(machine() + (f"; lightning {version_of('lightning')}" if "fabric" in loops else "") + "\n")
     print(
         f"{sum(p.numel() for p in Perceptron(lambda: None).parameters()):,} parameters, batches of {BATCH}, one "
         f"thread; {arguments.rounds} rounds of {arguments.steps} steps by each loop in turn. Microseconds per step: "
-        "median (quartiles) over the rounds; beyond the loop by hand, of the same round.\n"
+        "median (quartiles) over the rounds; beyond the loop by hand, of the same round. Processor: what all threads of "
+        "the process computed, which other work on the machine disturbs less.\n"
     )
     rows = [
-        [LOOPS[name][0], spread(times[name]), "" if name == "hand" else spread(over[name])]
+        [LOOPS[name][0], spread(times[name]), *([""] * 2 if name == "hand" else map(spread, (over[name], computed[name])))]
         for name in sorted(loops, key=lambda name: median(times[name]))
     ]
-    print(table(["loop", "one step, us", "beyond the loop by hand, us"], rows))
+    print(table(["loop", "one step, us", "beyond the loop by hand, us", "processor, beyond that by hand, us"], rows))
     if missing:
         print(f"\nNot installed here: {', '.join(missing)}.")
     if {"toolkit", "accelerate"} <= set(loops):

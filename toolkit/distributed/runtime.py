@@ -139,10 +139,11 @@ class Runtime:
 
     def all_reduce_counts(self, mine: Counts) -> Counts:
         """Return the sum of the counts of all processes: the one small all-reduce of a step, on the host."""
+        if self.control is None:
+            return mine
         counted = mine if self.is_counted else Counts(stop=mine.stop, trouble=mine.trouble)
         vector = torch.tensor(counted.vector(), dtype=torch.float64)
-        if self.control is not None:
-            torch.distributed.all_reduce(vector, group=self.control)
+        torch.distributed.all_reduce(vector, group=self.control)
         return Counts.of_sum(vector.tolist())
 
     def any_of(self, mine: bool) -> bool:
@@ -245,7 +246,7 @@ class Runtime:
         Any of them may be on the host already: where gradients are offloaded, so is their norm.
         """
         if not self.has_own_memory:
-            return torch.stack([number.double() for number in numbers]).tolist
+            return lambda: [float(number) for number in numbers]
         host = torch.empty(len(numbers), dtype=torch.float64, pin_memory=True)
         for place, number in zip(host, numbers, strict=True):
             place.copy_(number, non_blocking=True)

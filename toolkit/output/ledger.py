@@ -7,7 +7,7 @@ chain breaks there. A checkpoint holds the link that the ledger had when it was 
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,11 @@ class LedgerEnd:
 
 def chained(before: str, values: Mapping[str, Any]) -> str:
     """Return the link of a row with these values after the link `before`: 16 hexadecimal digits."""
-    text = json.dumps(values, allow_nan=False)
+    return link_of(before, json.dumps(values, allow_nan=False))
+
+
+def link_of(before: str, text: str) -> str:
+    """Return the link of a row with this text, in JSON, after the link `before`."""
     return blake2b(f"{before} {text}".encode(), digest_size=8).hexdigest()
 
 
@@ -82,9 +86,9 @@ class Ledger:
 
     def write(self, row: LedgerRow) -> None:
         """Append one row. Not-a-number is written as null, since JSON can't hold it."""
-        values = {key: finite_or_none(value) for key, value in asdict(row).items()}
-        link = chained(self.end.chain, values)
-        line = json.dumps({**values, "chain": link}, allow_nan=False).encode() + b"\n"
+        text = json.dumps(finite_or_none(vars(row)), allow_nan=False)
+        link = link_of(self.end.chain, text)
+        line = f'{text.removesuffix("}")}, "chain": "{link}"}}\n'.encode()
         rest = memoryview(line)
         while rest:
             rest = rest[self.file.write(rest) :]
