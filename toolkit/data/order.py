@@ -19,6 +19,10 @@ Ids = np.ndarray[Any, np.dtype[np.int64]]
 # Rounds of the permutation. From 16 on, all permutations of a handful of elements come out equally often, which is the
 # hardest case (tests/data/test_order.py counts them); 24 leaves a margin and costs 2 ms for 8,192 positions.
 ROUNDS = 24
+# Of `mix64`; to make them of Python's numbers at each call would take as long as the arithmetic on a small batch.
+GAMMA = np.uint64(0x9E3779B97F4A7C15)
+SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 # The batches of many steps are computed at once: the permutation of 16 positions takes 180 us, of 4,096 less than 800.
 POSITIONS_AT_ONCE = 4096
 
@@ -97,10 +101,10 @@ def permute(positions: Ids, size: int, key: int) -> Ids:
 
 def mix64(values: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """Hash 64-bit integers to 64-bit integers, one to one: the output function of SplitMix64 (Steele et al., 2014)."""
-    mixed = values + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)
+    mixed = values + GAMMA
+    mixed = (mixed ^ (mixed >> SHIFTS[0])) * FACTORS[0]
+    mixed = (mixed ^ (mixed >> SHIFTS[1])) * FACTORS[1]
+    return np.asarray(mixed ^ (mixed >> SHIFTS[2]), dtype=np.uint64)
 
 
 def fingerprint(ids: Ids) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from time import monotonic, sleep
 from typing import Any, TypeVar, cast
 
@@ -54,7 +55,7 @@ class Runtime:
     strategy: Strategy = Strategy()
     """How the model is sharded over the processes."""
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         return torch.device(self.accelerator.device)
 
@@ -118,6 +119,8 @@ class Runtime:
 
     def to_device(self, batch: Batch) -> Batch:
         """Return a batch on the device of this process, but for what the host alone reads."""
+        if not self.has_own_memory:
+            return dict(batch)
         moved = {name: tensor for name, tensor in batch.items() if name not in NOTES}
         notes = {name: batch[name] for name in NOTES if name in batch}
         return {**send_to_device(moved, self.device, non_blocking=True), **notes}
