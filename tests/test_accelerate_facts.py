@@ -1,6 +1,7 @@
 """What the toolkit relies on in Accelerate and torch: an upgrade that changes one of these is noticed here."""
 
 import inspect
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,28 @@ def test_the_optimizer_acts_only_where_gradients_are_synchronised(accelerator: A
     optimizer.step()
     optimizer.zero_grad()
     assert (weight.item(), weight.grad) == (0.0, None)
+
+
+def test_an_optimizer_step_looks_for_no_package_on_the_disk(
+    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would for one that is not installed, twice in each step, unless Python is told that there is none."""
+    looked_for: list[str] = []
+
+    class Finder:
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+            looked_for.append(name)
+
+    weight = torch.nn.Parameter(torch.ones(()))
+    optimizer = accelerator.prepare(torch.optim.SGD([weight], lr=1.0))
+    weight.grad = torch.ones(())
+    optimizer.step()
+    monkeypatch.setattr("sys.meta_path", [Finder(), *sys.meta_path])
+    optimizer.step()
+    assert looked_for == []
+    monkeypatch.delitem(sys.modules, "lomo_optim")
+    optimizer.step()
+    assert looked_for == ["lomo_optim"] * 2
 
 
 class Batches:

@@ -1,6 +1,7 @@
 """Exact evaluation: every sample once, whatever the number of processes and the batch size."""
 
 import math
+from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -50,9 +51,10 @@ class LongestFirst:
         """Rounds in which all processes evaluate a batch each."""
         return -(-len(self.ids) // self.batch_size)
 
-    def global_batch(self, step: int) -> Ids:
-        """Return the ids of one round, of all processes together."""
-        return self.ids[step * self.batch_size : (step + 1) * self.batch_size]
+    def global_batches(self, first: int, end: int) -> Iterator[Ids]:
+        """Yield the ids of each round from `first` up to `end`, of all processes together."""
+        for number in range(first, end):
+            yield self.ids[number * self.batch_size : (number + 1) * self.batch_size]
 
 
 class SynchronisedGeneration:

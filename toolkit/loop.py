@@ -5,7 +5,7 @@ computes that sum and divides it once, by the number of units that all processes
 """
 
 from collections.abc import Iterator, Sequence
-from math import inf
+from math import inf, isfinite
 from typing import NoReturn
 
 import torch
@@ -69,8 +69,7 @@ def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatc
     # backward() divides by the number of micro-batches, and DDP by the number of processes: both are undone here, and
     # the sum over all of them is divided by the true number of units.
     scale = runtime.data_parallel_size * count / (units or 1)
-    summed_loss = torch.zeros((), device=runtime.device)
-    norm = torch.zeros((), device=runtime.device)
+    summed_loss = norm = torch.zeros((), device=runtime.device)
 
     global_step = (
         GlobalBatchStep(state, step, micro_batches, task.loss) if isinstance(task.loss, GlobalBatchLoss) else None
@@ -103,8 +102,8 @@ def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatc
                 optimizer.step()
                 if state.config.optim.average is not None:
                     take_into_average(optimizer.optimizer, state.config.optim.average, norm)
-            # Under Accelerate this does nothing until the gradients are synchronised.
-            optimizer.zero_grad()
+    # Accelerate's wrapper inspects the signature of this method at each call, which takes longer than the method.
+    optimizer.optimizer.zero_grad()
     return StepValues(runtime.read_later(summed_loss, norm), rate)
 
 
@@ -117,9 +116,10 @@ def skip_unless_finite(optimizer: AcceleratedOptimizer, norm: torch.Tensor) -> N
     """Let the optimizer's next step leave weights and averages alone if the norm is not finite, without waiting for it.
 
     All optimizers that are built (`toolkit/optimizer.py`) look at `found_inf` on the device. Under fp16 the gradient
-    scaler sets it by itself.
+    scaler sets it by itself. A norm on the host is known at once, and without `found_inf` the kernels have less to do.
     """
-    optimizer.optimizer.found_inf = (~torch.isfinite(norm)).float()
+    known = norm.device.type == "cpu" and isfinite(norm.item())
+    optimizer.optimizer.found_inf = None if known else (~torch.isfinite(norm)).float()
 
 
 def global_batches(state: TrainState) -> Iterator[tuple[int, list[LoadedMicroBatch]]]:

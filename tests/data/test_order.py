@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.data.order import ShuffledOrder, fingerprint, mix64, permute
+from toolkit.data.order import POSITIONS_AT_ONCE, Ids, ShuffledOrder, fingerprint, mix64, permute
 from toolkit.randomness import seed_for
 
 
@@ -56,6 +56,37 @@ def test_every_sample_once_per_epoch(samples: int, size: int, seed: int, epoch: 
     batches = [order.global_batch(step) for step in range(first, first + order.steps_per_epoch)]
     assert sorted(np.concatenate(batches).tolist()) == list(range(samples))
     assert all(len(batch) == size for batch in batches[:-1])
+
+
+@given(st.data(), st.integers(1, 20_000), st.integers(0, 100))
+@settings(deadline=None)
+def test_the_steps_of_a_block_are_those_that_are_asked_for_one_by_one(
+    data: st.DataObject, samples: int, seed: int
+) -> None:
+    """From any step on, across blocks and epochs, also where a batch is larger than a block or than the data."""
+    size = data.draw(st.integers(max(1, samples // 200), 2 * samples), label="size")
+    order = ShuffledOrder(samples, size, seed)
+    first = data.draw(st.integers(0, 3 * order.steps_per_epoch), label="first")
+    end = data.draw(st.integers(first, first + 2 * order.steps_per_epoch + 3), label="end")
+    batches = [batch.tolist() for batch in order.global_batches(first, end)]
+    assert batches == [order.global_batch(step).tolist() for step in range(first, end)]
+
+
+def test_a_block_of_steps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the data nor the steps that are left decide how much memory the next step takes."""
+    asked: list[int] = []
+
+    def noted(positions: Ids, size: int, key: int) -> Ids:
+        asked.append(len(positions))
+        return permute(positions, size, key)
+
+    monkeypatch.setattr("toolkit.data.order.permute", noted)
+    for size in (1, 16, 1000, 3 * POSITIONS_AT_ONCE):
+        next(ShuffledOrder(10**9, size, 0).global_batches(5, 10**6))
+        assert asked.pop() <= max(POSITIONS_AT_ONCE, size)
+    # The last step of a run computes no further one.
+    next(ShuffledOrder(10**9, 16, 0).global_batches(5, 6))
+    assert asked.pop() == 16
 
 
 def test_epochs_and_seeds_differ_and_repeat() -> None:

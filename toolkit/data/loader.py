@@ -74,8 +74,7 @@ class MicroBatchSampler(Sampler[MicroBatch]):
         self.drop_last = False
 
     def __iter__(self) -> Iterator[MicroBatch]:
-        for step in range(self.first, self.end):
-            ids = self.order.global_batch(step)
+        for step, ids in enumerate(self.order.global_batches(self.first, self.end), self.first):
             lengths = self.source.lengths(ids) if self.balance else None
             yield from cut(step, ids, lengths, self.processes, self.micro, None if self.packed else self.call_cost)
 

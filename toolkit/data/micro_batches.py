@@ -55,6 +55,8 @@ def cut(
         The micro-batches in dealing order: first one for each process, then the second of each, and so on.
     """
     rounds = accumulation(len(ids), processes, micro)
+    if lengths is None and rounds * processes == 1:
+        return [MicroBatch(step, rounds, tuple(ids.tolist()))]
     if lengths is None:
         parts = min(rounds * processes, len(ids))
         chunks = np.array_split(np.arange(len(ids)), parts)

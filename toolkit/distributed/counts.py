@@ -68,7 +68,7 @@ def count_micro_batches(
         samples=sum(len(micro.ids) for micro in real),
         padded=sum(micro.plan.padded for micro in loaded),
         used=sum(micro.plan.used for micro in real),
-        fingerprint=sum(fingerprint(np.array(micro.ids)) for micro in real) % 2**64,
+        fingerprint=fingerprint(np.array([number for micro in real for number in micro.ids], dtype=np.int64)),
         earlier_loss=earlier_loss,
         stop=int(stop),
         trouble=int(trouble),

@@ -1,8 +1,7 @@
 """The phase in which this process is, for the message that names it when it hangs or dies."""
 
-from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 PREPARING = "preparing the model"
 FORWARD_PASS = "in the forward pass"
@@ -13,8 +12,7 @@ COPYING = "copying the state for a checkpoint"
 WRITING = "writing the model"
 
 
-@dataclass(frozen=True)
-class Phase:
+class Phase(NamedTuple):
     """What a process is doing, and since when."""
 
     what: str

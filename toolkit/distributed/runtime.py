@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from time import monotonic, sleep
 from typing import Any, TypeVar, cast
 
@@ -54,7 +55,7 @@ class Runtime:
     strategy: Strategy = Strategy()
     """How the model is sharded over the processes."""
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         return torch.device(self.accelerator.device)
 
@@ -118,6 +119,8 @@ class Runtime:
 
     def to_device(self, batch: Batch) -> Batch:
         """Return a batch on the device of this process, but for what the host alone reads."""
+        if not self.has_own_memory:
+            return dict(batch)
         moved = {name: tensor for name, tensor in batch.items() if name not in NOTES}
         notes = {name: batch[name] for name in NOTES if name in batch}
         return {**send_to_device(moved, self.device, non_blocking=True), **notes}
@@ -139,10 +142,11 @@ class Runtime:
 
     def all_reduce_counts(self, mine: Counts) -> Counts:
         """Return the sum of the counts of all processes: the one small all-reduce of a step, on the host."""
+        if self.control is None:
+            return Counts.of_sum(mine.vector())
         counted = mine if self.is_counted else Counts(stop=mine.stop, trouble=mine.trouble, flops=mine.flops)
         vector = torch.tensor(counted.vector(), dtype=torch.float64)
-        if self.control is not None:
-            torch.distributed.all_reduce(vector, group=self.control)
+        torch.distributed.all_reduce(vector, group=self.control)
         return Counts.of_sum(vector.tolist())
 
     def any_of(self, mine: bool) -> bool:
@@ -245,7 +249,7 @@ class Runtime:
         Any of them may be on the host already: where gradients are offloaded, so is their norm.
         """
         if not self.has_own_memory:
-            return torch.stack([number.double() for number in numbers]).tolist
+            return lambda: [float(number) for number in numbers]
         host = torch.empty(len(numbers), dtype=torch.float64, pin_memory=True)
         for place, number in zip(host, numbers, strict=True):
             place.copy_(number, non_blocking=True)

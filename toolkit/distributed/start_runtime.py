@@ -4,6 +4,7 @@ This is the one place that builds the Accelerator.
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -83,6 +84,9 @@ def build_accelerator(
     config: Config, strategy: Strategy, on_cpu: bool, precision: str, options: list[Any]
 ) -> Accelerator:
     """Return the Accelerator; it makes the process groups."""
+    # Accelerate looks twice in each optimizer step whether this package is installed, and Python then searches all of
+    # its path for it: 0.1 ms. None says that there is no such package; no optimizer of it is built here.
+    sys.modules.setdefault("lomo_optim", None)  # type: ignore[arg-type]
     with shown_to_accelerate(strategy, on_cpu, precision, options) as sharded:
         accelerator = Accelerator(
             cpu=on_cpu,

@@ -7,7 +7,7 @@ chain breaks there. A checkpoint holds the link that the ledger had when it was 
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from toolkit.errors import UserError
 
 # A row has some hundred bytes, so the last one lies within this many bytes of the end.
 TAIL = 1 << 20
+# `json.dumps` would make one for each row.
+JSON = json.JSONEncoder(allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,11 @@ class LedgerEnd:
 
 def chained(before: str, values: Mapping[str, Any]) -> str:
     """Return the link of a row with these values after the link `before`: 16 hexadecimal digits."""
-    text = json.dumps(values, allow_nan=False)
+    return link_of(before, JSON.encode(values))
+
+
+def link_of(before: str, text: str) -> str:
+    """Return the link of a row with this text, in JSON, after the link `before`."""
     return blake2b(f"{before} {text}".encode(), digest_size=8).hexdigest()
 
 
@@ -90,10 +96,10 @@ class Ledger:
         self.file.seek(self.end.bytes)
 
     def write(self, row: LedgerRow) -> None:
-        """Append one row. Not-a-number is written as null, since JSON can't hold it."""
-        values = {key: finite_or_none(value) for key, value in asdict(row).items()}
-        link = chained(self.end.chain, values)
-        line = json.dumps({**values, "chain": link}, allow_nan=False).encode() + b"\n"
+        """Append one row."""
+        text = as_text(row)
+        link = link_of(self.end.chain, text)
+        line = f'{text.removesuffix("}")}, "chain": "{link}"}}\n'.encode()
         rest = memoryview(line)
         while rest:
             rest = rest[self.file.write(rest) :]
@@ -148,8 +154,16 @@ def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
+def as_text(row: LedgerRow) -> str:
+    """Return a row in JSON. Not-a-number is written as null, since JSON can't hold it."""
+    try:
+        return JSON.encode(vars(row))
+    except ValueError:
+        return JSON.encode(finite_or_none(vars(row)))
+
+
 def finite_or_none(value: Any) -> Any:
-    """Return a value with null in place of numbers that are not finite, which JSON can't hold."""
+    """Return a value with null in place of numbers that are not finite."""
     if isinstance(value, dict):
         return {key: finite_or_none(entry) for key, entry in value.items()}
     return None if isinstance(value, float) and not (-float("inf") < value < float("inf")) else value
