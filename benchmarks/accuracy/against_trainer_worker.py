@@ -79,7 +79,10 @@ class Samples(torch.utils.data.Dataset[Any]):
         if number >= len(self):
             raise IndexError(number)  # the sampler iterates until then
         (sample,) = self.source.fetch([number])
-        return sample if self.transform is None else self.transform(sample, self.generator)
+        own = sample if self.transform is None else self.transform(sample, self.generator)
+        lengths = self.source.lengths(np.array([number]))
+        # To group them the Trainer asks how many "input_ids" each has.
+        return {"sample": own, "input_ids": range(0 if lengths is None else int(lengths[0]))}
 
 
 def with_trainer(task: Task, config: Any, runtime: Runtime, grouped: bool) -> Figures:
@@ -117,7 +120,7 @@ def with_trainer(task: Task, config: Any, runtime: Runtime, grouped: bool) -> Fi
         trainer = Trainer(
             model,
             arguments,
-            data_collator=lambda samples: view(task.collate(samples)),
+            data_collator=lambda samples: view(task.collate([sample["sample"] for sample in samples])),
             train_dataset=Samples(source, task.transform, config.seed),
         )
         begun = time.perf_counter()
@@ -127,20 +130,23 @@ def with_trainer(task: Task, config: Any, runtime: Runtime, grouped: bool) -> Fi
     return {"metrics": last.metrics if last is not None else {}, "seconds": seconds, "steps": done.global_step}
 
 
+FOR_THE_MODEL = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "labels")
+
+
 def as_it_is(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a batch whose names are those of the model."""
-    return dict(batch)
+    """Return a batch whose names are those of the model, without what only the toolkit reads."""
+    return {name: batch[name] for name in FOR_THE_MODEL if name in batch}
 
 
 def spans(batch: Mapping[str, Any]) -> dict[str, Any]:
     """Return a batch of questions with the two ends of each answer under the model's names for them."""
-    inputs = {name: values for name, values in batch.items() if name not in ("context", "first", "labels")}
+    inputs = {name: values for name, values in as_it_is(batch).items() if name != "labels"}
     return {**inputs, "start_positions": batch["labels"][:, 0], "end_positions": batch["labels"][:, 1]}
 
 
 def shifted(batch: Mapping[str, Any]) -> dict[str, Any]:
     """Return a batch of blocks, whose labels are the next tokens already."""
-    return {**batch, "shift_labels": batch["labels"]}
+    return {**as_it_is(batch), "shift_labels": batch["labels"]}
 
 
 VIEWS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
