@@ -139,7 +139,8 @@ class Runtime:
 
     def all_reduce_counts(self, mine: Counts) -> Counts:
         """Return the sum of the counts of all processes: the one small all-reduce of a step, on the host."""
-        counted = mine if self.is_counted else Counts(stop=mine.stop, trouble=mine.trouble, flops=mine.flops)
+        flags = {"stop": mine.stop, "trouble": mine.trouble, "lacking": mine.lacking}
+        counted = mine if self.is_counted else Counts(flops=mine.flops, **flags)
         vector = torch.tensor(counted.vector(), dtype=torch.float64)
         if self.control is not None:
             torch.distributed.all_reduce(vector, group=self.control)
