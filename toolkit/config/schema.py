@@ -51,9 +51,6 @@ class BatchConfig:
     micro: int | Literal["auto"] | None = execution(None)
     """At most so many samples run through the model at once in one process; null means no limit, and auto tries before
     the first step how many of the longest fit into memory. It changes no number."""
-    micro_tokens: int | None = execution(None)
-    """At most so many tokens, padding included, run through the model at once in one process; null means no limit. It
-    changes no number."""
     balance: bool = execution(True)
     """Cut each global batch by length: little padding, and about the same work for each process. It changes no
     number."""
@@ -65,6 +62,9 @@ class BatchConfig:
     reduce_each: bool = execution(False)
     """Sum gradients over the processes after each micro-batch, not once per step: of a sharded model they then
     never lie whole in memory, and more is sent. It changes no number."""
+    micro_tokens: int | None = execution(None)
+    """At most so many tokens, padding included, run through the model at once in one process; null means no limit. It
+    changes no number."""
 
     @property
     def evaluated(self) -> int:
