@@ -15,7 +15,7 @@ ORDER = """
     recipe_command
     run
     run_folder_claim run_record evaluate_only
-    loop
+    loop out_of_memory
     prepare
     rehearsal
     printed_plan

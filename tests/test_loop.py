@@ -162,7 +162,7 @@ def test_a_step_that_fp16_skips_is_counted_and_the_run_goes_on() -> None:
     runtime: Any = SimpleNamespace(precision="fp16", phase=PhaseTracker())
     nothing: Any = None
     order = ShuffledOrder(45, 8, 0)
-    state = TrainState(nothing, Tiny(), runtime, nothing, nothing, nothing, order, total_steps=18)
+    state = TrainState(nothing, Tiny(), runtime, nothing, nothing, nothing, order, total_steps=18, sampler=nothing)
     pending = PendingStep(2, StepValues(lambda: [4.0, float("inf")], 0.1), Counts(units=8, samples=8), 1.0, 0.0)
     row = state.row_of(pending, 4.0)
     assert (row.step, row.skipped, row.loss) == (3, True, 0.5)

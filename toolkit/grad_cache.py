@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 from toolkit.data.loader import LoadedMicroBatch
+from toolkit.distributed.memory import StepLacksMemoryError
+from toolkit.distributed.phase import FORWARD_PASS
 from toolkit.losses import full_precision
 from toolkit.randomness import seed_for
 from toolkit.task import Batch, GlobalBatchLoss, Task
@@ -40,6 +42,7 @@ class GlobalBatchStep:
         self, state: TrainState, step: int, micro_batches: list[LoadedMicroBatch], global_loss: GlobalBatchLoss
     ) -> None:
         self.state = state
+        self.step = step
         self.global_loss = global_loss
         self.micro_batches = micro_batches
         self.value = torch.zeros((), device=state.runtime.device)
@@ -47,6 +50,7 @@ class GlobalBatchStep:
         if len(micro_batches) > 1:
             runtime, embeddings, extra = state.runtime, [], []
             for number, micro in enumerate(micro_batches):
+                runtime.phase(FORWARD_PASS, step + 1, batch=micro)
                 # The same dropout as in the pass that follows.
                 runtime.seed(seed_for(state.config.seed, "dropout", step, runtime.data_parallel_rank, number))
                 with torch.no_grad(), runtime.drawing_from(micro.keys):
@@ -70,7 +74,12 @@ class GlobalBatchStep:
         """Return the gradient of the loss of the global batch with respect to each tensor here."""
         real = [not micro.plan.dummy for micro in self.micro_batches]
         mine = [number for micro in self.micro_batches if not micro.plan.dummy for number in micro.ids]
-        owners = self.state.runtime.counted(self.state.runtime.gather_all(mine))
+        owners = self.state.runtime.gather_all(mine)
+        if None in owners:
+            # A process had no memory for its representations (`toolkit.out_of_memory`).
+            raise StepLacksMemoryError(self.step)
+        self.state.gathers = "now"
+        owners = self.state.runtime.counted(owners)
         ids = np.array([number for owner in owners for number in owner])
         # By sample id: a sum of floating-point numbers depends on its order, and the topology may not decide it.
         order = self.state.runtime.put(torch.from_numpy(np.argsort(ids, kind="stable")))
@@ -80,6 +89,7 @@ class GlobalBatchStep:
         if self.global_loss.extra is not None:
             tensors = [tensor for tensor in extra if tensor is not None]
             known = self.gathered(tensors, real, counts)[order]
+        self.state.gathers = "no more"
         with torch.enable_grad():
             loss = self.global_loss.loss(whole, known)
         (gradient,) = torch.autograd.grad(loss, whole)

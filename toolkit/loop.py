@@ -5,6 +5,7 @@ computes that sum and divides it once, by the number of units that all processes
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import inf, isfinite
 from typing import NoReturn
 
@@ -17,11 +18,13 @@ from toolkit.checkpoint.writer import Content
 from toolkit.config.yaml import as_mapping
 from toolkit.data.loader import LoadedMicroBatch, started
 from toolkit.distributed.counts import Counts, count_micro_batches
+from toolkit.distributed.memory import StepLacksMemoryError
 from toolkit.distributed.phase import BACKWARD_PASS, COPYING, FORWARD_PASS, OPTIMIZER_STEP
 from toolkit.errors import Preempted
 from toolkit.evaluation import evaluate_model
 from toolkit.grad_cache import GlobalBatchStep, loss_of_batch
 from toolkit.optimizer import exported_weights, take_into_average
+from toolkit.out_of_memory import BeforeTheStep, begin_again, withstand
 from toolkit.output.evaluation_file import Evaluation
 from toolkit.randomness import seed_for
 from toolkit.schedules import learning_rate
@@ -41,12 +44,30 @@ def train(state: TrainState, known: Evaluation | None = None) -> Evaluation:
         Preempted: somebody asked the run to stop; its checkpoint is sealed.
     """
     evaluation = make_up_evaluation(state, known)
+    before = BeforeTheStep(state)
+    while True:
+        try:
+            return train_steps(state, evaluation, before)
+        except StepLacksMemoryError as error:
+            step = error.step
+        begin_again(state, step, before)
+
+
+def train_steps(state: TrainState, evaluation: Evaluation, before: BeforeTheStep) -> Evaluation:
+    """Run the steps from where the loader begins, and return the last evaluation.
+
+    Raises:
+        StepLacksMemoryError: memory ran out in a step, which all processes can do again.
+        Preempted: see `train`.
+    """
     for step, micro_batches in global_batches(state):
         counts = all_reduce_counts(state, step, micro_batches)  # the one small all-reduce of a step, on the host
         if counts.stop:
             stop(state, step)  # seals a checkpoint and raises Preempted in every process
 
-        values = train_step(state, step, micro_batches, counts.units)
+        before.note()
+        attempt = partial(train_step, state, step, micro_batches, counts.units)
+        values = withstand(state, step, micro_batches, attempt)
         # Loss and norm are read two steps later, so that no step waits for the device.
         state.step_log.append(step, values, counts, state.output.stood_still())
 
@@ -149,16 +170,20 @@ def all_reduce_counts(state: TrainState, step: int, micro_batches: list[LoadedMi
     now, and the device has work meanwhile.
 
     Raises:
+        StepLacksMemoryError: memory ran out in the step before, in one process or several.
         UserError: ledger or checkpoints can't be written, or a gradient was not finite and the run is to stop for that.
     """
     runtime, output = state.runtime, state.output
     earlier = state.step_log.take_due()
     own_loss = earlier.own_loss() if earlier else 0.0
     runtime.phase("agreeing with the others", step + 1)
-    mine = count_micro_batches(micro_batches, own_loss, runtime.stop.requested, output.has_failed, state.flops.of)
+    asked, lacking = runtime.stop.requested, state.lack is not None
+    mine = count_micro_batches(micro_batches, own_loss, asked, output.has_failed, state.flops.of, lacking)
     counts = runtime.all_reduce_counts(mine)
     if earlier:
         state.record(state.row_of(earlier, counts.earlier_loss))
+    if counts.lacking:
+        raise StepLacksMemoryError(state.step_log.pending[-1].step)
     if counts.trouble:
         runtime.on_main(output.raise_failure)
     return counts
@@ -168,11 +193,17 @@ def record_pending(state: TrainState, steps_done: int) -> None:
     """Record the rows of all steps up to this one now, each with an all-reduce of its own.
 
     If an evaluation follows, the last row waits for its metrics.
+
+    Raises:
+        StepLacksMemoryError: memory ran out in the last of these steps, in one process or several.
     """
     pending = state.step_log.pending
     while pending:
-        oldest = pending.popleft()
-        counts = state.runtime.all_reduce_counts(Counts(earlier_loss=oldest.own_loss()))
+        oldest, lacking = pending[0], int(state.lack is not None)
+        counts = state.runtime.all_reduce_counts(Counts(earlier_loss=oldest.own_loss(), lacking=lacking))
+        if counts.lacking and len(pending) == 1:
+            raise StepLacksMemoryError(oldest.step)
+        pending.popleft()
         row = state.row_of(oldest, counts.earlier_loss)
         if row.step == steps_done and state.is_evaluation_due(steps_done):
             state.row_awaiting_metrics = row

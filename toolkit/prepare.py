@@ -1,6 +1,6 @@
 """From a task to something that can be trained: model, optimizer and loader, prepared by Accelerate."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import Any
@@ -13,10 +13,11 @@ from toolkit.attention import watch_attention
 from toolkit.checkpoint.sharded import whole_weights
 from toolkit.config.learning_rates import with_learning_rate
 from toolkit.config.schema import Config
-from toolkit.data.loader import MicroBatches, MicroBatchSampler, build_loader
-from toolkit.data.micro_batches import accumulation
+from toolkit.data.loader import MicroBatches, MicroBatchSampler, build_loader, longest_samples
+from toolkit.data.micro_batches import Limits, accumulation
 from toolkit.data.order import ShuffledOrder
 from toolkit.distributed.fsdp import check_units, checkpoint_activations, shard
+from toolkit.distributed.memory import OutOfMemoryError
 from toolkit.distributed.model_from_main import build_on_main, shard_from_main
 from toolkit.distributed.phase import PREPARING
 from toolkit.distributed.preflight import compare_data, compare_models, digests_of_data
@@ -34,13 +35,10 @@ from toolkit.rehearsal.end_of_run import Unknown, results_for_export, try_export
 from toolkit.rehearsal.few_samples import Seen, try_few_samples
 from toolkit.rehearsal.first_batch import parameters_to_freeze
 from toolkit.rehearsal.loss_is_a_sum import check_loss_rule
+from toolkit.rehearsal.micro_batch_size import WhatFits, call_cost, does_not_fit, find_limits
 from toolkit.schedules import total_steps
 from toolkit.task import GlobalBatchLoss, Task
 from toolkit.train_state import TrainState
-
-# On CPU one more pass through a model costs about as much as so many elements of padding; a GPU is kept waiting by
-# small micro-batches, and is given them only where memory demands it.
-CALL_COST_ON_CPU = 64
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,7 @@ def prepare(
     first_step: int = 0,
     unused: Sequence[str] = (),
     folder: RunFolder | None = None,
+    limits: Limits | None = None,
 ) -> TrainState:
     """Build the model and everything around it, and try one micro-batch without changing anything.
 
@@ -75,6 +74,7 @@ def prepare(
         first_step: the loader begins there.
         unused: parameters that an earlier start of this run has found to be unused, and frozen.
         folder: the export of the model is tried there, and the loss is held against its rule; None tries neither.
+        limits: what this run has found to fit into memory before, where `batch` alone does not say it.
 
     Raises:
         UserError: the configuration does not fit the data or the number of processes, or the model can't be trained.
@@ -93,22 +93,27 @@ def prepare(
         runtime.data_parallel_size,
         total,
         first=first_step,
-        micro=config.batch.micro,
+        # How many fit is tried on the model; until then one at a time does.
+        micro=1 if config.batch.micro == "auto" else limits.samples if limits else config.batch.samples,
+        tokens=limits.tokens if limits else config.batch.micro_tokens,
         balance=config.batch.balance,
-        # Of a global-batch loss every further micro-batch costs another forward pass.
-        call_cost=CALL_COST_ON_CPU
-        if runtime.device.type == "cpu" and not isinstance(task.loss, GlobalBatchLoss)
-        else None,
     )
     loader = build_loader(sampler, task, config.seed, order.steps_per_epoch, pinned=runtime.has_own_memory)
     built = build_and_prepare(task, config, runtime, loader, unused, folder)
     warnings: list[str] = []
     seen = Seen([], packs=False)
+    what_fits: WhatFits | None = None
     mine = islice(sampler, runtime.data_parallel_rank, None, runtime.data_parallel_size)
     plans = list(takewhile(lambda plan: plan.step == first_step, mine))
     if plans:  # none where all steps were done before this start
         batches = MicroBatches(task.data.train, task, config.seed, order.steps_per_epoch)
-        if found := parameters_to_freeze(task, runtime, built.model, batches, plans, begins=first_step == 0):
+        try:
+            found = parameters_to_freeze(task, runtime, built.model, batches, plans, begins=first_step == 0)
+        except OutOfMemoryError as error:
+            if config.batch.micro != "auto":
+                raise
+            raise SharedUserError(does_not_fit(task, config, runtime, str(error))) from None
+        if found:
             # Begun again, as if that had been known: distributed data parallel counts the gradients that it waits for
             # when it wraps a model, and the digest of frozen weights needs them whole. The first model goes before.
             unused, saved_bytes = sorted({*unused, *found}), built.saved_bytes
@@ -123,6 +128,17 @@ def prepare(
                 "(toolkit.batch_layout.note_padding), so that padding can't be taken out; leave it out"
             )
         sampler.packed = seen.packs
+        if config.batch.micro == "auto":
+            optimizer = built.optimizer.optimizer
+            what_fits = find_limits(task, config, runtime, built.model, optimizer, batches, sampler, first_step)
+            sampler.micro, sampler.tokens = what_fits.limits.samples, what_fits.limits.tokens
+            if what_fits.limits != Limits():
+                # What fits with gradients fits without them.
+                at_once = config.batch.eval or min(what_fits.samples, config.batch.evaluated)
+                config = replace(config, batch=replace(config.batch, eval=at_once))
+        plans = sampler.of_step(first_step)[runtime.data_parallel_rank :: runtime.data_parallel_size]
+        if config.batch.balance and not sampler.packed:
+            sampler.call_cost = call_cost(task, config, runtime, built.model, batches, plans)
         if (
             folder is not None
             and not isinstance(task.loss, GlobalBatchLoss)
@@ -141,6 +157,7 @@ def prepare(
         order,
         total,
         first_step,
+        sampler=sampler,
         data=digests,
         frozen=built.frozen,
         unused=unused,
@@ -148,6 +165,7 @@ def prepare(
         packs=seen.packs,
         saved_bytes=built.saved_bytes,
         warnings=warnings,
+        remember_limits=what_fits.remember if what_fits is not None else None,
         step=first_step,
     )
 
@@ -312,9 +330,16 @@ def check_fit(task: Task, config: Config, runtime: Runtime) -> None:
             f"{runtime.size} processes were started{apart}, but the global batch has only {size} sample(s) "
             "(batch.size); start at most that many processes or enlarge the batch"
         )
-    derived = accumulation(size, processes, config.batch.micro)
+    problems += problems_of_tokens(task, config, runtime)
+    derived = accumulation(size, processes, config.batch.samples)
     asked = runtime.launch.accumulation
-    if asked not in (None, derived):
+    if asked is not None and (config.batch.micro == "auto" or config.batch.micro_tokens is not None):
+        given = f"batch.micro {config.batch.micro}, batch.micro_tokens {config.batch.micro_tokens or 'not set'}"
+        problems.append(
+            f"the launch configuration sets gradient_accumulation_steps to {asked}, but with {given} their number is "
+            "found by the toolkit and changes from step to step; remove it there"
+        )
+    elif asked not in (None, derived):
         problems.append(
             f"the launch configuration sets gradient_accumulation_steps to {asked}, but a global batch of {size} over "
             f"{processes} process(es) with batch.micro {config.batch.micro or 'not set'} takes {derived}; remove it "
@@ -327,3 +352,42 @@ def check_fit(task: Task, config: Config, runtime: Runtime) -> None:
         )
     if problems:
         raise UserError(*problems)
+
+
+def problems_of_tokens(task: Task, config: Config, runtime: Runtime) -> Iterator[str]:
+    """Yield why micro-batches can't be bounded as they are asked to be."""
+    batch = config.batch
+    if batch.micro == "auto" and runtime.size > 1 and runtime.strategy.is_sharded:
+        yield (
+            f"batch.micro is auto, and the launch configuration asks for {runtime.strategy.description}: its processes "
+            "exchange weights in each layer, so that none could try alone what fits; give a number, or "
+            "batch.micro_tokens"
+        )
+    if batch.micro_tokens is None or len(task.data.train) == 0:
+        return
+    ids, lengths = longest_samples(task.data.train, 1)
+    if lengths is None:
+        yield (
+            f"batch.micro_tokens is {batch.micro_tokens}, but the samples of this task have no length; give batch.micro"
+        )
+    elif lengths[0] > batch.micro_tokens:
+        shorter = ", or ".join(
+            f"a smaller data.{name}"
+            for name in ("max_length", "max_target_length", "block")
+            if getattr(getattr(config, "data", None), name, None) is not None
+        )
+        yield (
+            f"batch.micro_tokens is {batch.micro_tokens:,}, but the longest training sample (id {ids[0]}) has "
+            f"{lengths[0]:,} tokens; give --batch.micro_tokens {lengths[0]} or more"
+            + (f", or {shorter}" if shorter else "")
+        )
+
+
+def limits_found(saved: Mapping[str, Any], config: Config) -> Limits | None:
+    """Return from a checkpoint's state what the run has found to fit into memory; None if it is told now how to cut
+    batches."""
+    settings = saved.get("config", {}).get("batch", {})
+    same = all(settings.get(name) == getattr(config.batch, name) for name in ("micro", "micro_tokens", "balance"))
+    if not same or "micro" not in saved or config.batch.micro == "auto":
+        return None
+    return Limits(**saved["micro"])

@@ -33,7 +33,8 @@ def plan(state: TrainState) -> dict[str, str]:
     """Return what is going to happen, line by line, before any of it does."""
     task, config, runtime = state.task, state.config, state.runtime
     size, processes = config.batch.size, runtime.data_parallel_size
-    fewest = accumulation(size, processes, config.batch.micro)
+    sampler = state.sampler
+    fewest = accumulation(size, processes, sampler.micro)
     by_length = config.batch.balance and task.data.train.lengths(np.zeros(1, dtype=np.int64)) is not None
     parameters = list(state.model.parameters())
     trainable = sum(p.numel() for p in parameters if p.requires_grad)
@@ -47,8 +48,19 @@ def plan(state: TrainState) -> dict[str, str]:
     summary["global batch"] = (
         f"{size} = {processes} {group} x {fewest} micro-batch(es) of about {amount(size / processes / fewest)}"
     )
+    if sampler.tokens is not None:
+        summary["global batch"] = (
+            f"{size} over {processes} {group}, at most {sampler.tokens:,} tokens at once in each"
+            + (f" and at most {sampler.micro:,} samples" if sampler.micro else "")
+        )
+    if config.batch.micro == "auto":
+        summary["global batch"] += ", which was found to fit into memory"
     if by_length:
-        finer = ", and into more where that saves padding" if runtime.device.type == "cpu" and not state.packs else ""
+        finer = ""
+        if sampler.call_cost is not None:
+            finer = (
+                f", and into more where that saves padding (a further pass costs about {sampler.call_cost:,} tokens)"
+            )
         summary["global batch"] += f", cut by length{finer}"
     epochs = amount(state.total_steps / state.steps_per_epoch)
     summary["steps"] = (

@@ -36,7 +36,7 @@ from toolkit.output.meters import arithmetic_of, described, device_peak, host_pe
 from toolkit.output.provenance import changes, provenance
 from toolkit.output.result import Result, print_result
 from toolkit.output.run_folder import RunFolder, explain_disk_errors, now
-from toolkit.prepare import prepare, whole_model
+from toolkit.prepare import limits_found, prepare, whole_model
 from toolkit.printed_plan import plan, warnings_of, worse_than
 from toolkit.rehearsal.end_of_run import in_words, look_ahead, results_for_export, try_evaluation
 from toolkit.run_folder_claim import claim, nothing_to_do, rate_begun_with
@@ -176,7 +176,8 @@ def begin(config: Config, task: Task, record: RunRecord, console: Console) -> tu
     changed = runtime.on_main(lambda: what_changed(start, config, made_with))
     runtime.phase(PREPARING, patient=True)
     rehearses = config.rehearse and start.step == 0
-    state = prepare(task, config, runtime, start.step, start.state.get("unused", ()), folder if rehearses else None)
+    unused, limits = start.state.get("unused", ()), limits_found(start.state, config)
+    state = prepare(task, config, runtime, start.step, unused, folder if rehearses else None, limits)
     state.starts = [*start.starts, {"first_step": start.step + 1, "started": now(), **made_with}]
     module = runtime.accelerator.unwrap_model(state.model)
     check_folder_is_shared(folder, module, runtime)
@@ -189,7 +190,7 @@ def begin(config: Config, task: Task, record: RunRecord, console: Console) -> tu
     state.warnings += warnings_of(state)
     if rehearses:
         runtime.phase("trying the end of the run", patient=True)
-        runtime.together(lambda: try_evaluation(task, config, runtime, state.model), talking=True)
+        runtime.together(lambda: try_evaluation(task, state.config, runtime, state.model), talking=True)
         state.warnings += runtime.on_main(lambda: look_ahead(state, folder))
     remarks = [*start.remarks, *changed]
     if folder.locks_nothing is not None:

@@ -1,10 +1,10 @@
 """Everything that a run works on, in one object: what it trains, how far it is, and where it writes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
@@ -12,7 +12,10 @@ from accelerate.optimizer import AcceleratedOptimizer
 from toolkit.best_evaluation import Best, better_of
 from toolkit.checkpoint.writer import Writer
 from toolkit.config.schema import Config
+from toolkit.data.loader import MicroBatchSampler
+from toolkit.data.micro_batches import Limits
 from toolkit.data.order import ShuffledOrder
+from toolkit.distributed.memory import Lack
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError, UserError
 from toolkit.flop_count import FlopMeter
@@ -103,6 +106,8 @@ class TrainState:
     """Yields this process's `LoadedMicroBatch`es, from the first step that is still to be done."""
     order: ShuffledOrder
     total_steps: int
+    sampler: MicroBatchSampler = field(kw_only=True)
+    """Plans the micro-batches of all processes for the loader."""
     first_step: int = 0
     """Steps that were done before this start."""
     data: dict[str, str | None] = field(default_factory=dict)
@@ -117,6 +122,8 @@ class TrainState:
     """Whether the model computes batches without their padding."""
     saved_bytes: int = 0
     """What the saved model takes on the disk, where it was tried, in the main process."""
+    remember_limits: Callable[[Limits], None] | None = None
+    """Writes down for later runs what fits at once, where `batch.micro` is auto."""
     starts: Sequence[Mapping[str, Any]] = ()
     """The starts of this run up to now, each with its first step and its `provenance`."""
 
@@ -134,6 +141,10 @@ class TrainState:
     warnings: list[str] = field(default_factory=list)
     """What looks like a mistake, for the user."""
     step_log: StepLog = field(default_factory=StepLog)
+    lack: Lack | None = None
+    """That memory ran out in this process in the step just tried, until the others know."""
+    gathers: Literal["later", "now", "no more"] = "no more"
+    """Whether the processes are still to exchange something in the present step before its gradients are summed."""
     output: Output = field(default_factory=Output)
 
     def __post_init__(self) -> None:
@@ -238,6 +249,7 @@ class TrainState:
             "best": vars(self.best) if self.best else None,
             "scaler": scaler.state_dict() if scaler is not None else None,
             "precision": self.runtime.precision,
+            "micro": {"samples": self.sampler.micro, "tokens": self.sampler.tokens},
             "processes": self.runtime.size,
             "data": self.data,
             "frozen": self.frozen,

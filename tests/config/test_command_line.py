@@ -210,7 +210,12 @@ rates = st.floats(1e-12, 1e6)
 recipes = st.builds(
     Recipe,
     batch=st.builds(
-        BatchConfig, st.integers(8, 2**40), st.none() | st.integers(1, 8), st.booleans(), st.integers(1, 9)
+        BatchConfig,
+        size=st.integers(8, 2**40),
+        micro=st.none() | st.integers(1, 8) | st.just("auto"),
+        balance=st.booleans(),
+        pack=st.sampled_from(["auto", "always", "never"]),
+        eval=st.integers(1, 9),
     ),
     optim=st.builds(
         OptimConfig,

@@ -1,11 +1,12 @@
 """However a global batch is cut, each of its samples is in it once, and every process gets as many micro-batches."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.data.loader import MicroBatchSampler
-from toolkit.data.micro_batches import MicroBatch, balanced_sizes, cut
+from toolkit.data.loader import MicroBatchSampler, longest_samples
+from toolkit.data.micro_batches import MicroBatch, balanced_sizes, cut, halved
 from toolkit.data.order import ShuffledOrder
 
 
@@ -29,6 +30,8 @@ class Lengths:
     micro=st.none() | st.integers(1, 20),
     balance=st.booleans(),
     call_cost=st.none() | st.integers(0, 300),
+    tokens=st.none() | st.integers(1, 600),
+    packed=st.booleans(),
     epochs=st.integers(1, 3),
     seed=st.integers(0, 5),
 )
@@ -40,13 +43,17 @@ def test_every_sample_once_per_epoch_on_any_layout(
     micro: int | None,
     balance: bool,
     call_cost: int | None,
+    tokens: int | None,
+    packed: bool,
     epochs: int,
     seed: int,
 ) -> None:
     order = ShuffledOrder(len(lengths), size, seed)
     end = epochs * order.steps_per_epoch
+    source = Lengths(lengths)
     sampler = MicroBatchSampler(
-        order, Lengths(lengths), processes, end, micro=micro, balance=balance, call_cost=call_cost
+        *(order, source, processes, end),
+        **{"micro": micro, "tokens": tokens, "balance": balance, "packed": packed, "call_cost": call_cost},
     )
     planned = list(sampler)
     seen: dict[int, list[int]] = {epoch: [] for epoch in range(epochs)}
@@ -57,7 +64,13 @@ def test_every_sample_once_per_epoch_on_any_layout(
         real = [sample for micro_batch in batch if not micro_batch.dummy for sample in micro_batch.ids]
         assert sorted(real) == sorted(order.global_batch(step).tolist())
         assert all(1 <= len(m.ids) <= (micro or size) for m in batch)
-        assert any(m.dummy for m in batch) == (len(real) < len(batch))
+        assert sum(not m.dummy for m in batch) == min(len(batch), len(real))
+        for part in [part for part in batch if balance and not part.dummy]:
+            own = source.lengths(np.array(part.ids)).tolist()
+            assert own == sorted(own, reverse=True)
+            assert part.used == sum(own)
+            assert part.padded == (sum(own) if packed else max(own) * len(own))
+            assert tokens is None or len(own) == 1 or part.padded <= tokens
         seen[step // order.steps_per_epoch] += real
     assert all(sorted(samples) == list(range(len(lengths))) for samples in seen.values())
 
@@ -106,3 +119,57 @@ def test_balanced_sizes_fit(lengths: list[int], data: st.DataObject) -> None:
     assert sum(sizes) == len(lengths)
     assert len(sizes) == parts
     assert all(1 <= size <= most for size in sizes)
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=80), st.integers(1, 6), st.none() | st.integers(1, 20))
+@settings(deadline=None)
+def test_samples_end_to_end_are_shared_evenly_and_cut_no_finer_than_need_be(
+    lengths: list[int], processes: int, micro: int | None
+) -> None:
+    parts = cut(0, np.arange(len(lengths)), np.array(lengths), processes, micro, 64, packed=True)
+    assert parts[0].accumulation == (1 if micro is None else -(-len(lengths) // (processes * micro)))
+    costs = [part.padded for part in parts if not part.dummy]
+    if micro is None:
+        # Graham's bound: nobody gets more than the mean and one sample.
+        assert max(costs) <= sum(lengths) / len(parts) + max(lengths)
+
+
+@given(
+    lengths=st.none() | st.lists(st.integers(1, 300), min_size=24, max_size=24),
+    processes=st.integers(1, 3),
+    packed=st.booleans(),
+)
+@settings(deadline=None)
+def test_micro_batches_are_halved_until_each_is_a_single_sample(
+    lengths: list[int] | None, processes: int, packed: bool
+) -> None:
+    """Each time none of several samples costs more than half of what the costliest did."""
+
+    def cost(micro_batch: MicroBatch) -> int:
+        return micro_batch.padded or len(micro_batch.ids)
+
+    source = Lengths(lengths or [1] * 24)
+    sampler = MicroBatchSampler(
+        ShuffledOrder(24, 24, 0), source, processes, 1, balance=lengths is not None, packed=packed
+    )
+    while True:
+        parts = sampler.of_step(0)
+        costliest = max((cost(part) for part in parts if len(part.ids) > 1), default=None)
+        assert (halved(parts) is None) == (costliest is None)
+        if not sampler.halve(0):
+            break
+        assert costliest is not None
+        assert all(cost(part) <= costliest // 2 for part in sampler.of_step(0) if len(part.ids) > 1)
+    assert all(len(part.ids) == 1 for part in parts)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=60), st.integers(1, 12))
+@settings(deadline=None)
+def test_the_longest_samples(lengths: list[int], count: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("toolkit.data.loader.LENGTHS_AT_ONCE", 7)
+        ids, found = longest_samples(Lengths(lengths), count)  # type: ignore[arg-type]
+    expected = sorted(range(len(lengths)), key=lambda number: (-lengths[number], number))[:count]
+    assert ids.tolist() == expected
+    assert found is not None
+    assert found.tolist() == [lengths[number] for number in expected]

@@ -30,6 +30,8 @@ DEVICE = (
 # What Transformers' Trainer, TRL, torchtune, Lightning and the launcher call it, the names that a newcomer types first,
 # by the field that it is here, or by what is done here instead.
 CALLED_ELSEWHERE = {
+    "batch.micro": "auto_find_batch_size auto_scale_batch_size",
+    "batch.micro_tokens": "max_tokens max_tokens_per_batch",
     "batch.eval": "per_device_eval_batch_size eval_batch_size",
     "batch.size": "train_batch_size global_batch_size",
     "checkpoint.best": "metric_for_best_model load_best_model_at_end monitor",

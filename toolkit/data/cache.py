@@ -5,12 +5,13 @@ can time out.
 """
 
 import errno
+import json
 import os
 import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,35 @@ def once_per_machine(kind: str, key: str, build: Callable[[Path], None]) -> Path
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     return place
+
+
+def remembered(kind: str, key: str) -> Any | None:
+    """Return what `remember` wrote down on this machine; None if there is nothing, or no cache."""
+    with suppress(UserError, OSError, ValueError):
+        return json.loads((_chosen_root() / kind / f"{key}.json").read_text(encoding="utf-8"))
+    return None
+
+
+def remember(kind: str, key: str, value: Any, replace: bool = False) -> Any:
+    """Write down a value of JSON for later runs, and return what stands there then.
+
+    The first to write wins, unless it is to `replace` what was there. Where the cache can't be written nothing is
+    remembered, and each run finds it out anew.
+    """
+    with suppress(UserError, OSError):
+        folder = cache_root() / kind
+        folder.mkdir(exist_ok=True)
+        unfinished = folder / f".{key}.{uuid.uuid4().hex}"
+        unfinished.write_text(json.dumps(value), encoding="utf-8")
+        try:
+            if replace:
+                unfinished.replace(folder / f"{key}.json")
+            else:
+                (folder / f"{key}.json").hardlink_to(unfinished)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    known = remembered(kind, key)
+    return value if known is None else known
 
 
 def digest_of(*parts: Any) -> str:

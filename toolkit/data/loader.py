@@ -3,6 +3,7 @@
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from math import isfinite
 from operator import index
@@ -14,12 +15,14 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from toolkit.batch_layout import ROW_SAMPLES
-from toolkit.data.micro_batches import MicroBatch, cut
-from toolkit.data.order import Order, mix64
+from toolkit.data.micro_batches import Lengths, MicroBatch, cut, halved
+from toolkit.data.order import Ids, Order, mix64
 from toolkit.errors import UserError
 from toolkit.randomness import seed_for
 from toolkit.signals import held_back, leave_signals_to_the_run
 from toolkit.task import Batch, Source, Task
+
+LENGTHS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,9 @@ class MicroBatchSampler(Sampler[MicroBatch]):
         *,
         first: int = 0,
         micro: int | None = None,
+        tokens: int | None = None,
         balance: bool = False,
+        packed: bool = False,
         call_cost: int | None = None,
     ) -> None:
         self.order = order
@@ -65,10 +70,12 @@ class MicroBatchSampler(Sampler[MicroBatch]):
         self.processes = processes
         self.first = first
         self.end = end
+        # May be changed; what is yielded from then on keeps them.
         self.micro = micro
-        self.balance = balance
+        self.tokens = tokens
         self.call_cost = call_cost
-        self.packed = False
+        self.balance = balance
+        self.packed = packed
         """Whether the model computes without padding."""
         # Accelerate reads it.
         self.drop_last = False
@@ -76,7 +83,43 @@ class MicroBatchSampler(Sampler[MicroBatch]):
     def __iter__(self) -> Iterator[MicroBatch]:
         for step, ids in enumerate(self.order.global_batches(self.first, self.end), self.first):
             lengths = self.source.lengths(ids) if self.balance else None
-            yield from cut(step, ids, lengths, self.processes, self.micro, None if self.packed else self.call_cost)
+            yield from cut(
+                step, ids, lengths, self.processes, self.micro, self.call_cost, tokens=self.tokens, packed=self.packed
+            )
+
+    def of_step(self, step: int) -> list[MicroBatch]:
+        """Return the micro-batches of one step, of all processes, in dealing order."""
+        alone = copy(self)
+        alone.first, alone.end = step, step + 1
+        return list(alone)
+
+    def halve(self, step: int) -> bool:
+        """Cut this step and the others into micro-batches of at most half of this one's costliest; return whether
+        there is anything left to be cut."""
+        limits = halved(self.of_step(step))
+        if limits is None:
+            return False
+        self.micro = limits.samples or self.micro
+        self.tokens = limits.tokens or self.tokens
+        return True
+
+
+def longest_samples(source: Source, count: int) -> tuple[Ids, Lengths | None]:
+    """Return the ids of the longest samples and their lengths, the longest first; the first ones and None where
+    lengths are unknown. Memory: the lengths of a part of the samples."""
+    ids = np.arange(min(count, len(source)), dtype=np.int64)
+    lengths = source.lengths(ids)
+    if lengths is None:
+        return ids, None
+    for start in range(len(ids), len(source), LENGTHS_AT_ONCE):
+        more = np.arange(start, min(start + LENGTHS_AT_ONCE, len(source)), dtype=np.int64)
+        of_more = source.lengths(more)
+        assert of_more is not None
+        ids, lengths = np.concatenate([ids, more]), np.concatenate([lengths, of_more])
+        chosen = np.lexsort((ids, -lengths))[:count]
+        ids, lengths = ids[chosen], lengths[chosen]
+    order = np.lexsort((ids, -lengths))
+    return ids[order], lengths[order]
 
 
 class MicroBatches(Dataset[LoadedMicroBatch]):

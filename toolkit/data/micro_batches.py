@@ -1,6 +1,8 @@
 """How a global batch is cut into micro-batches: a detail of execution, which changes the speed and never the result."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from heapq import heappop, heapreplace
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,8 @@ class MicroBatch:
     dummy: bool = False
     """A copy that stands in where there are fewer samples than micro-batches; its loss and units do not count."""
     padded: int = 0
-    """Elements after padding, the number of samples times the longest; 0 where lengths are unknown."""
+    """Elements that are computed, 0 where lengths are unknown: the number of samples times the longest, or, where they
+    run end to end, the sum of their lengths."""
     used: int = 0
     """Elements before padding; 0 where lengths are unknown."""
     padded_squared: int = 0
@@ -32,13 +35,31 @@ class MicroBatch:
     """Pairs of elements of one sample, before padding; 0 where lengths are unknown."""
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What one process may run through the model at once; it decides how a batch is cut, and never a number."""
+
+    samples: int | None = None
+    """The most samples; None for no limit."""
+    tokens: int | None = None
+    """The most elements, padding included where there is any; None for no limit. A sample that is longer runs alone."""
+
+
 def accumulation(samples: int, processes: int, micro: int | None) -> int:
     """Return the fewest micro-batches in which each process can run its share of `samples`, at most `micro` in each."""
     return 1 if micro is None else -(-samples // (processes * micro))
 
 
 def cut(
-    step: int, ids: Ids, lengths: Lengths | None, processes: int, micro: int | None, call_cost: int | None = None
+    step: int,
+    ids: Ids,
+    lengths: Lengths | None,
+    processes: int,
+    micro: int | None,
+    call_cost: int | None = None,
+    *,
+    tokens: int | None = None,
+    packed: bool = False,
 ) -> list[MicroBatch]:
     """Cut one global batch into accumulation x processes micro-batches.
 
@@ -49,23 +70,32 @@ def cut(
         processes: the data-parallel size.
         micro: the most samples in one micro-batch; None for no limit.
         call_cost: what one more pass through the model costs beside its elements, in elements: the global batch is cut
-            finer than `micro` demands where the padding that is saved outweighs it. None never does.
+            finer than the limits demand where the padding that is saved outweighs it. None never does.
+        tokens: the most elements in one micro-batch, a longer sample being alone in its own; None for no limit. It
+            takes lengths.
+        packed: whether samples run end to end: the elements of a micro-batch are then the sum of its lengths, and no
+            longer the number of its samples times the longest.
 
     Returns:
-        The micro-batches in dealing order: first one for each process, then the second of each, and so on.
+        The micro-batches in dealing order: first one for each process, then the second of each, and so on. Where
+        lengths are known, the samples of each stand in order of falling length, equal ones by id.
     """
     rounds = accumulation(len(ids), processes, micro)
     if lengths is None and rounds * processes == 1:
         return [MicroBatch(step, rounds, tuple(ids.tolist()))]
     if lengths is None:
-        parts = min(rounds * processes, len(ids))
-        chunks = np.array_split(np.arange(len(ids)), parts)
+        chunks = np.array_split(np.arange(len(ids)), min(rounds * processes, len(ids)))
     else:
         longest_first = np.lexsort((ids, -lengths))
         ordered, most = lengths[longest_first].tolist(), micro or len(ids)
-        rounds, sizes = cheapest_cut(ordered, processes, rounds, most, call_cost)
-        parts = len(sizes)
-        chunks = np.split(longest_first, np.cumsum(sizes)[:-1])
+        if packed:
+            rounds, parts = even_parts(ordered, processes, rounds, most, tokens)
+            chunks = [longest_first[part] for part in parts]
+        else:
+            if tokens is not None:
+                rounds = max(rounds, -(-fewest_runs(ordered, most, tokens) // processes))
+            rounds, sizes = cheapest_cut(ordered, processes, rounds, most, call_cost, tokens)
+            chunks = np.split(longest_first, np.cumsum(sizes)[:-1])
     micro_batches = []
     for chunk in chunks:
         plan, count = MicroBatch(step, rounds, tuple(ids[chunk].tolist())), len(chunk)
@@ -73,14 +103,13 @@ def cut(
             own = lengths[chunk]
             longest, used = int(own.max()), int(own.sum())
             squared = int((own * own).sum())
-            plan = replace(
-                plan, padded=longest * count, used=used, padded_squared=longest**2 * count, used_squared=squared
-            )
+            computed = (used, squared) if packed else (longest * count, longest**2 * count)
+            plan = replace(plan, padded=computed[0], used=used, padded_squared=computed[1], used_squared=squared)
         micro_batches.append(plan)
     # The cheapest is copied where one is missing.
     micro_batches.sort(key=lambda batch: -batch.padded)
     dummy = MicroBatch(step, rounds, micro_batches[-1].ids[:1], dummy=True)
-    micro_batches += [dummy] * (rounds * processes - parts)
+    micro_batches += [dummy] * (rounds * processes - len(chunks))
     # Every other round is dealt backwards, so that no process gets the costliest of each.
     dealt = []
     for number in range(rounds):
@@ -90,7 +119,12 @@ def cut(
 
 
 def cheapest_cut(
-    longest_first: list[int], processes: int, fewest: int, most: int, call_cost: int | None
+    longest_first: list[int],
+    processes: int,
+    fewest: int,
+    most: int,
+    call_cost: int | None,
+    tokens: int | None = None,
 ) -> tuple[int, list[int]]:
     """Return how many micro-batches each process runs, at least `fewest`, and the sizes of all of them.
 
@@ -99,7 +133,7 @@ def cheapest_cut(
     """
 
     def attempt(rounds: int) -> tuple[float, list[int]]:
-        sizes = balanced_sizes(longest_first, min(rounds * processes, len(longest_first)), most)
+        sizes = balanced_sizes(longest_first, min(rounds * processes, len(longest_first)), most, tokens)
         starts = np.cumsum([0, *sizes[:-1]]).tolist()
         costliest = max(size * longest_first[start] for size, start in zip(sizes, starts, strict=True))
         return rounds * (costliest + (call_cost or 0)), sizes
@@ -113,21 +147,21 @@ def cheapest_cut(
     return rounds, sizes
 
 
-def balanced_sizes(longest_first: list[int], parts: int, most: int) -> list[int]:
+def balanced_sizes(longest_first: list[int], parts: int, most: int, tokens: int | None = None) -> list[int]:
     """Return the sizes of `parts` consecutive runs of samples, at most `most` each, whose padded cost is as even as it
     gets.
 
     The cost of a run is its number of samples times its longest. The smallest bound on the cost of a run under which
-    `parts` runs are enough is found by bisection, to 1%.
+    `parts` runs are enough is found by bisection, to 1%. With `tokens` no run of several samples costs more than that.
     """
     if parts == len(longest_first):
         return [1] * parts
     low = sum(longest_first) // parts
     high = longest_first[0] * most
-    sizes = sizes_within(high, longest_first, parts, most)
+    sizes = sizes_within(high, longest_first, parts, most, tokens)
     while high - low > max(1, high // 100):
         middle = (low + high) // 2
-        attempt = sizes_within(middle, longest_first, parts, most)
+        attempt = sizes_within(middle, longest_first, parts, most, tokens)
         if attempt is None:
             low = middle
         else:
@@ -136,7 +170,9 @@ def balanced_sizes(longest_first: list[int], parts: int, most: int) -> list[int]
     return sizes
 
 
-def sizes_within(bound: int, longest_first: list[int], parts: int, most: int) -> list[int] | None:
+def sizes_within(
+    bound: int, longest_first: list[int], parts: int, most: int, tokens: int | None = None
+) -> list[int] | None:
     """Return sizes of `parts` runs, none empty, of which none costs more than `bound` or is larger than `most`; None if
     there are none."""
     sizes = []
@@ -145,8 +181,71 @@ def sizes_within(bound: int, longest_first: list[int], parts: int, most: int) ->
         length = longest_first[start]
         # At least one sample must remain for every run that follows.
         size = min(most, bound // length if length else most, total - start - (left - 1))
+        if tokens is not None and size > 1:
+            size = min(size, most_at_once(length, most, tokens))
         if size < 1:
             return None
         sizes.append(size)
         start += size
     return sizes if start == total else None
+
+
+def most_at_once(length: int, most: int, tokens: int) -> int:
+    """Return how many samples of a length run together: one in any case."""
+    return max(1, min(most, tokens // length)) if length else most
+
+
+def fewest_runs(longest_first: list[int], most: int, tokens: int) -> int:
+    """Return in how many consecutive runs all samples find room, each as large as the limits allow."""
+    runs = start = 0
+    while start < len(longest_first):
+        start += most_at_once(longest_first[start], most, tokens)
+        runs += 1
+    return runs
+
+
+def even_parts(
+    longest_first: list[int], processes: int, fewest: int, most: int, tokens: int | None
+) -> tuple[int, list[list[int]]]:
+    """Return how many micro-batches each process runs, and the positions of the samples of each, none empty.
+
+    Each sample goes, longest first, where the sum of lengths is smallest (Graham, "Bounds on multiprocessing timing
+    anomalies", 1969: at most a third above the evenest cut). The number of micro-batches is the smallest from `fewest`
+    on with which none of several samples exceeds `tokens`.
+    """
+    total = len(longest_first)
+    rounds = fewest if tokens is None else max(fewest, -(-sum(longest_first) // (tokens * processes)))
+    while rounds * processes < total:
+        if rounds * processes == 1:
+            parts = [list(range(total))]
+        else:
+            parts = [[] for _ in range(rounds * processes)]
+            places = [(0, number) for number in range(len(parts))]
+            for position, length in enumerate(longest_first):
+                load, number = places[0]
+                parts[number].append(position)
+                if len(parts[number]) < most:
+                    # What has no length counts too: no part may stay empty.
+                    heapreplace(places, (load + max(1, length), number))
+                else:
+                    heappop(places)
+        if tokens is None or all(
+            len(part) == 1 or sum(longest_first[position] for position in part) <= tokens for part in parts
+        ):
+            return rounds, parts
+        rounds += 1
+    return max(fewest, -(-total // processes)), [[position] for position in range(total)]
+
+
+def halved(micro_batches: Iterable[MicroBatch]) -> Limits | None:
+    """Return the limits under which none of these micro-batches of a step costs more than half of the costliest.
+
+    What is halved is the number of elements, or where lengths are unknown the number of samples. Returns None where
+    every micro-batch is a single sample: nothing is left to be cut.
+    """
+    several = [micro for micro in micro_batches if len(micro.ids) > 1]
+    if not several:
+        return None
+    if costliest := max(micro.padded for micro in several):
+        return Limits(tokens=costliest // 2)
+    return Limits(samples=max(len(micro.ids) for micro in several) // 2)

@@ -36,21 +36,24 @@ class Counts:
     """Processes that can't go on: the main one, if ledger or checkpoint can't be written."""
     flops: float = 0.0
     """Floating-point operations of forward and backward passes; not a number where they are unknown."""
+    lacking: int = 0
+    """Processes whose memory ran out in the step before."""
 
     def vector(self) -> list[float]:
         """Return the counts as numbers that may be added to those of other processes."""
         limbs = [(self.fingerprint >> (LIMB_BITS * i)) & (2**LIMB_BITS - 1) for i in range(LIMBS)]
         counted = [self.units, self.samples, self.padded, self.used, *limbs]
-        return [*counted, self.earlier_loss, self.stop, self.trouble, self.flops]
+        return [*counted, self.earlier_loss, self.stop, self.trouble, self.flops, self.lacking]
 
     @staticmethod
     def of_sum(vector: list[float]) -> "Counts":
         """Return the counts that a sum of vectors stands for."""
-        units, samples, padded, used, *limbs, loss, stop, trouble, flops = vector
+        units, samples, padded, used, *limbs, loss, stop, trouble, flops, lacking = vector
         whole = sum(int(limb) << (LIMB_BITS * i) for i, limb in enumerate(limbs)) % 2**64
         # Whole numbers stay what they are, for the ledger and for whoever compares two of them.
         units = int(units) if float(units).is_integer() else units
-        return Counts(units, int(samples), int(padded), int(used), whole, loss, int(stop), int(trouble), flops)
+        flags = int(stop), int(trouble), flops, int(lacking)
+        return Counts(units, int(samples), int(padded), int(used), whole, loss, *flags)
 
 
 def count_micro_batches(
@@ -59,6 +62,7 @@ def count_micro_batches(
     stop: bool = False,
     trouble: bool = False,
     flops_of: Callable[[LoadedMicroBatch], float] = lambda _: nan,
+    lacking: bool = False,
 ) -> Counts:
     """Count the micro-batches of one process in one step; `flops_of` tells what each takes."""
     loaded = list(micro_batches)
@@ -73,4 +77,5 @@ def count_micro_batches(
         stop=int(stop),
         trouble=int(trouble),
         flops=sum(map(flops_of, real)),
+        lacking=int(lacking),
     )

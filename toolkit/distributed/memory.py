@@ -1,10 +1,17 @@
-"""The message when memory runs out: in which phase, with which samples, what to lower, and how the run goes on."""
+"""Memory that runs out: what says so, what is left, and the message: in which phase, with which samples, what to lower,
+and how the run goes on."""
 
 import errno
 import re
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from toolkit.config.schema import Config
 from toolkit.distributed.phase import OPTIMIZER_STEP, PREDICTING, PREPARING, WRITING, Phase
@@ -18,6 +25,37 @@ UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
 class OutOfMemoryError(MemoryError):
     """Memory ran out in one process or several, and every process of the run raises this at the same place."""
+
+
+class StepLacksMemoryError(Exception):
+    """Memory ran out in a step, in one process or several; weights and averages are as they were before it.
+
+    Every process of the run raises this at the same place, and can do the step again.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"memory ran out in step {step + 1}")
+        self.step = step
+
+
+@dataclass(frozen=True)
+class Lack:
+    """That memory ran out in this process, in a form that holds none and can be sent to the others."""
+
+    text: str
+    """Which memory, of `lack_of`."""
+    phase: Phase
+    """What the process was doing; of the micro-batch it keeps the ids and the shapes."""
+
+    @staticmethod
+    def of(error: BaseException, phase: Phase) -> "Lack":
+        """Return what is to be kept of an error."""
+        micro = phase.batch
+        if micro is not None:
+            shapes = {name: tensor.to("meta") for name, tensor in micro.batch.items()}
+            micro = replace(micro, batch=shapes)
+            phase = Phase(phase.what, phase.step, phase.patient, phase.since, phase.place, micro)
+        return Lack(lack_of(error), phase)
 
 
 def lacks_memory(error: BaseException) -> bool:
@@ -39,6 +77,41 @@ def lack_of(error: BaseException) -> str:
         unit, scale = next((entry for entry in UNITS if float(number) >= entry[1]), UNITS[-1])
         number = f"{float(number) / scale:,.1f}"
     return f"{kind} ran out when {number} {unit} more were asked for"
+
+
+def host_memory_left() -> int:
+    """Return the bytes that this process and the others of its machine can still take: what the system has, or what is
+    left of the limit of a control group, of which the system kills a process that goes beyond it."""
+    return min([int(psutil.virtual_memory().available), *(left for _, left in control_groups())])
+
+
+def host_limits() -> list[int]:
+    """Return the bytes that limit this process: what the system has, and what it allows."""
+    limits = [int(psutil.virtual_memory().total), *sorted({most for most, _ in control_groups()})]
+    if sys.platform != "win32":
+        import resource
+
+        own = resource.getrlimit(resource.RLIMIT_AS)[0]
+        limits += [own] if own != resource.RLIM_INFINITY else []
+    return limits
+
+
+def control_groups(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> Iterator[tuple[int, int]]:
+    """Yield the limit of each control group that this process is in, where there are any (Linux), and what is left."""
+    names = []
+    with suppress(OSError):
+        names = [line.rstrip().rpartition(":")[2].lstrip("/") for line in own.read_text(encoding="utf-8").splitlines()]
+    # In a container the files of its own group lie at the root.
+    places = {root, *(folder for name in names for folder in (root / name, *(root / name).parents))}
+    for place in {*places, root / "memory"}:
+        for limit, usage in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            with suppress(OSError, ValueError):  # no such file, or no limit: "max"
+                most, taken = (int((place / name).read_text(encoding="utf-8")) for name in (limit, usage))
+                text = (place / "memory.stat").read_text(encoding="utf-8")
+                cached = re.search(r"^(?:total_)?inactive_file (\d+)$", text, re.MULTILINE)
+                yield most, max(0, most - taken + (int(cached[1]) if cached else 0))
 
 
 def out_of_memory_message(lack: str, phase: Phase, config: Config, is_sharded: bool, newest: str | None) -> str:
@@ -73,7 +146,9 @@ def remedies(phase: Phase, config: Config, is_sharded: bool) -> Iterator[str]:
     """Yield what can be given against it that changes no number, so that the run goes on with it."""
     evaluates = phase.step is None
     if phase.batch is not None and len(phase.batch.ids) > 1:
-        yield f"--batch.{'eval' if evaluates else 'micro'} {len(phase.batch.ids) // 2} or less (it changes no number)"
+        auto = "" if evaluates or is_sharded else ", or --batch.micro auto"
+        half = f"--batch.{'eval' if evaluates else 'micro'} {len(phase.batch.ids) // 2} or less"
+        yield f"{half}{auto} (it changes no number)"
     keeps_all = getattr(getattr(config, "model", None), "checkpoint_activations", None) is False
     if phase.batch is not None and not evaluates and keeps_all:
         yield "--model.checkpoint_activations true"

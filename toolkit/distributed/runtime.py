@@ -144,7 +144,8 @@ class Runtime:
         """Return the sum of the counts of all processes: the one small all-reduce of a step, on the host."""
         if self.control is None:
             return Counts.of_sum(mine.vector())
-        counted = mine if self.is_counted else Counts(stop=mine.stop, trouble=mine.trouble, flops=mine.flops)
+        flags = {"stop": mine.stop, "trouble": mine.trouble, "lacking": mine.lacking}
+        counted = mine if self.is_counted else Counts(flops=mine.flops, **flags)
         vector = torch.tensor(counted.vector(), dtype=torch.float64)
         torch.distributed.all_reduce(vector, group=self.control)
         return Counts.of_sum(vector.tolist())
