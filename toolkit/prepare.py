@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
+from torch.nn.parallel import DistributedDataParallel
 
 from toolkit.attention import watch_attention
 from toolkit.checkpoint.sharded import whole_weights
@@ -16,6 +17,7 @@ from toolkit.config.schema import Config
 from toolkit.data.loader import MicroBatches, MicroBatchSampler, build_loader
 from toolkit.data.micro_batches import accumulation
 from toolkit.data.order import ShuffledOrder
+from toolkit.distributed.compression import PowerSGD, compress_sent, unfit_for
 from toolkit.distributed.fsdp import check_units, checkpoint_activations, shard
 from toolkit.distributed.model_from_main import build_on_main, shard_from_main
 from toolkit.distributed.phase import PREPARING
@@ -25,14 +27,14 @@ from toolkit.distributed.tensor_parallel import split_layers
 from toolkit.dropout import know_samples
 from toolkit.errors import SharedUserError, UserError
 from toolkit.models.changes import remark
-from toolkit.models.parameters import digest_of_frozen, freeze
+from toolkit.models.parameters import digest_of_frozen, freeze, parameter_names
 from toolkit.optimizer import begin_averages, build_optimizer, check_layers
 from toolkit.output.run_folder import RunFolder
 from toolkit.packing import take_padding_out
 from toolkit.randomness import seed_for
 from toolkit.rehearsal.end_of_run import Unknown, results_for_export, try_export
 from toolkit.rehearsal.few_samples import Seen, try_few_samples
-from toolkit.rehearsal.first_batch import parameters_to_freeze
+from toolkit.rehearsal.first_batch import try_first_batch
 from toolkit.rehearsal.loss_is_a_sum import check_loss_rule
 from toolkit.schedules import total_steps
 from toolkit.task import GlobalBatchLoss, Task
@@ -104,11 +106,13 @@ def prepare(
     built = build_and_prepare(task, config, runtime, loader, unused, folder)
     warnings: list[str] = []
     seen = Seen([], packs=False)
+    changing_buffers: list[str] = []
     mine = islice(sampler, runtime.data_parallel_rank, None, runtime.data_parallel_size)
     plans = list(takewhile(lambda plan: plan.step == first_step, mine))
     if plans:  # none where all steps were done before this start
         batches = MicroBatches(task.data.train, task, config.seed, order.steps_per_epoch)
-        if found := parameters_to_freeze(task, runtime, built.model, batches, plans, begins=first_step == 0):
+        tried = try_first_batch(task, runtime, built.model, batches, plans, begins=first_step == 0)
+        if found := tried.unused:
             # Begun again, as if that had been known: distributed data parallel counts the gradients that it waits for
             # when it wraps a model, and the digest of frozen weights needs them whole. The first model goes before.
             unused, saved_bytes = sorted({*unused, *found}), built.saved_bytes
@@ -116,6 +120,9 @@ def prepare(
             runtime.accelerator.free_memory()
             runtime.phase(PREPARING, patient=True)
             built = replace(build_and_prepare(task, config, runtime, loader, unused), saved_bytes=saved_bytes)
+        changing_buffers = tried.changing_buffers
+        if isinstance(built.model, DistributedDataParallel):
+            built.model.broadcast_buffers = bool(changing_buffers)
         seen = try_few_samples(task, runtime, built.model, batches, order.global_batch(first_step))
         if config.batch.pack == "always" and not seen.packs:
             raise SharedUserError(
@@ -131,6 +138,12 @@ def prepare(
             warnings.append(warning)
         runtime.phase(PREPARING, patient=True)
     digests = runtime.on_main(lambda: digests)
+    power_sgd = None
+    if config.batch.compress == "powersgd":
+        names = parameter_names(runtime.accelerator.unwrap_model(built.model))
+        power_sgd = PowerSGD(
+            built.optimizer.optimizer, names, config.batch.compress_rank, config.seed, runtime.data_parallel_size
+        )
     return TrainState(
         task,
         config,
@@ -147,6 +160,8 @@ def prepare(
         drawn_by_topology=seen.random,
         packs=seen.packs,
         saved_bytes=built.saved_bytes,
+        changing_buffers=changing_buffers,
+        power_sgd=power_sgd,
         warnings=warnings,
         step=first_step,
     )
@@ -220,6 +235,7 @@ def prepare_together(
             device_placement=[True, True, False],
         )
     begin_averages(optimizer.optimizer)
+    compress_sent(model, config.batch.compress)
     return model, optimizer, loader
 
 
@@ -312,6 +328,7 @@ def check_fit(task: Task, config: Config, runtime: Runtime) -> None:
             f"{runtime.size} processes were started{apart}, but the global batch has only {size} sample(s) "
             "(batch.size); start at most that many processes or enlarge the batch"
         )
+    problems += unfit_for(config.batch.compress, runtime.strategy, runtime.precision)
     derived = accumulation(size, processes, config.batch.micro)
     asked = runtime.launch.accumulation
     if asked not in (None, derived):

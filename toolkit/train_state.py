@@ -13,6 +13,7 @@ from toolkit.best_evaluation import Best, better_of
 from toolkit.checkpoint.writer import Writer
 from toolkit.config.schema import Config
 from toolkit.data.order import ShuffledOrder
+from toolkit.distributed.compression import PowerSGD
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError, UserError
 from toolkit.flop_count import FlopMeter
@@ -117,6 +118,10 @@ class TrainState:
     """Whether the model computes batches without their padding."""
     saved_bytes: int = 0
     """What the saved model takes on the disk, where it was tried, in the main process."""
+    changing_buffers: Sequence[str] = ()
+    """The buffers that a forward pass changes, which distributed data parallel sends before each."""
+    power_sgd: PowerSGD | None = None
+    """Averages the gradients, where they are compressed so."""
     starts: Sequence[Mapping[str, Any]] = ()
     """The starts of this run up to now, each with its first step and its `provenance`."""
 
