@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
-import torch.distributed
+import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -45,7 +45,7 @@ def compress_sent(model: torch.nn.Module, compress: Literal["none", "bf16", "pow
         model.register_comm_hook(None, round_to_bf16 if compress == "bf16" else noop_hook)
 
 
-def round_to_bf16(_: object, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def round_to_bf16(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Send a bucket of gradients in bf16; under its own name torch takes this hook with NCCL alone, and gloo has the
     sums too."""
     found: torch.futures.Future[torch.Tensor] = bf16_compress_hook(None, bucket)  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ class PowerSGD:
             return torch.ones((), dtype=torch.bool, device=next(iter(self.names)).device)
         flat = torch.cat([tensor.flatten() for tensor in tensors])
         if self.processes > 1:
-            torch.distributed.all_reduce(flat)
+            dist.all_reduce(flat)
             flat /= self.processes
         begins = 0
         for tensor in tensors:

@@ -13,6 +13,7 @@ from toolkit.data.micro_batches import MicroBatch
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import UserError
 from toolkit.grad_cache import loss_of_batch
+from toolkit.models.compiled import compiling_explained
 from toolkit.models.parameters import canonical, is_of_head, parameter_names
 from toolkit.printed_plan import named
 from toolkit.task import Task
@@ -83,7 +84,7 @@ def run_without_a_change(
     changed, which get their values back.
 
     Raises:
-        UserError: the loss is not a differentiable scalar.
+        UserError: the loss is not a differentiable scalar, or a layer can't be compiled.
     """
     module = runtime.accelerator.unwrap_model(model)
     # A batch norm in training mode would take this batch into its statistics.
@@ -91,7 +92,8 @@ def run_without_a_change(
     sharded = runtime.strategy.sharded
     names = parameter_names(module)
     # Nothing has to be sent to know it.
-    with gradients_of_units(model) if sharded else runtime.accelerator.no_sync(model) as seen:
+    nothing_sent = gradients_of_units(model) if sharded else runtime.accelerator.no_sync(model)
+    with compiling_explained(), nothing_sent as seen:
         total = loss_of_batch(task, model, runtime.to_device(micro.batch))
         if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
             raise UserError(

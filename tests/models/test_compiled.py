@@ -1,0 +1,127 @@
+"""Compiled layers: the same names and numbers, compiled few times, under every strategy; what fails is said at once."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+import torch._inductor.utils
+from launching import CLASSIFY, ROOT, launch
+from recipe_layouts import load_recipe
+from safetensors.torch import load_file
+from small_classify import arguments
+from torch._dynamo.utils import counters
+from trial import Outcome, run_here
+
+from toolkit.errors import UserError
+from toolkit.models.compiled import compile_layers, stacks_of
+
+SETTINGS = ("--threads", "1", "--model.dropout", "0.1", "--checkpoint.every", "2", "--checkpoint.keep", "9")
+COMPILED = ("--model.compile", "true")
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Any:
+    return load_recipe("classify")
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The flags of a run of six steps on texts of different lengths, with dropout, in float64."""
+    return [*arguments(tmp_path_factory.mktemp("texts")), *SETTINGS]
+
+
+@pytest.fixture(scope="module")
+def plain(recipe: Any, words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that compiles nothing."""
+    folder = tmp_path_factory.mktemp("plain") / "run"
+    run(recipe, words, folder).done()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    """Compile for each test anew, and have no test after these know of it."""
+    limit = torch._dynamo.config.recompile_limit
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    torch._dynamo.config.recompile_limit = limit
+
+
+def run(recipe: Any, words: list[str], folder: Path, *more: str) -> Outcome:
+    return run_here(recipe.Classify, recipe.task, [*words, *more], folder)
+
+
+def distance(folder: Path, other: Path) -> float:
+    """Return how far apart the weights of two runs are, relative to their size; they have the same names."""
+    one, two = (load_file(run / "model" / "model.safetensors") for run in (folder, other))
+    assert list(one) == list(two)
+    apart, size = (torch.cat([t.flatten() for t in ts]) for ts in ([one[n] - two[n] for n in one], two.values()))
+    return float(apart.norm() / size.norm())
+
+
+def test_a_run_may_be_compiled_for_a_while_and_keeps_names_and_numbers(
+    recipe: Any, words: list[str], plain: Path, tmp_path: Path
+) -> None:
+    compiled, back = tmp_path / "compiled", tmp_path / "back"
+    before = counters["stats"]["unique_graphs"]
+    run(recipe, words, compiled, *COMPILED, "--resume", str(plain / "checkpoints" / "step-000002")).done()
+    # With a mask and without, for any length and number of rows; nothing is compiled for the evaluations.
+    assert 1 <= counters["stats"]["unique_graphs"] - before <= 2
+    before = counters["stats"]["unique_graphs"]
+    run(recipe, words, back, "--resume", str(compiled / "checkpoints" / "step-000004")).done()
+    assert counters["stats"]["unique_graphs"] == before
+    assert 0 < distance(compiled, plain) < 1e-12
+    assert distance(back, plain) < 1e-12
+
+
+@pytest.mark.parametrize("file", ["cpu", "cpu_fsdp2"])
+def test_two_processes_compile_too(recipe: Any, words: list[str], tmp_path: Path, file: str) -> None:
+    config = ROOT / "accelerate_configs" / f"{file}.yaml"
+    # Each kind of micro-batch takes seconds: here there are at most two.
+    given = [*words, "--model.dropout", "0", "--batch.balance", "false", "--steps", "2", "--evaluate.every", "2"]
+    run(recipe, given, tmp_path / "written").done()
+    compiled = tmp_path / "compiled"
+    done = launch(CLASSIFY, *given, *COMPILED, "--output", str(compiled), config=config, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "compiled" in done.stdout
+    assert 0 < distance(compiled, tmp_path / "written") < 1e-12
+
+
+def test_a_layer_that_can_not_be_compiled_ends_the_run_before_its_first_step(
+    recipe: Any, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError("no code for this\nand a long listing")
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", fail)
+    outcome = run(recipe, words, tmp_path / "run", *COMPILED).refused(
+        "model.compile is true, but torch could not compile a layer of the model (NotImplementedError: no code for "
+        "this); leave model.compile out"
+    )
+    assert "listing" not in outcome.errors
+
+
+def test_a_missing_compiler_is_named(
+    recipe: Any, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("/no/such/compiler",))
+    with torch._inductor.utils.fresh_cache():
+        outcome = run(recipe, words, tmp_path / "run", *COMPILED)
+    outcome.refused("model.compile is true, but torch finds no C++ compiler that works")
+
+
+def test_layers_are_found_wherever_they_lie() -> None:
+    def stack(count: int) -> torch.nn.ModuleList:
+        return torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(count))
+
+    model = torch.nn.ModuleDict({"encoder": stack(3), "stages": torch.nn.ModuleList([stack(2), stack(2)])})
+    model["mixed"] = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.ReLU()])
+    assert [len(found) for found in stacks_of(model)] == [3, 2, 2]
+    compile_layers(model)
+    assert model.plan_remarks == {"compiled": "7 Linear, in training; the first micro-batch of each kind takes longer"}
+    with pytest.raises(UserError, match="but a Linear has no stack of equal layers; leave it out"):
+        compile_layers(torch.nn.Linear(2, 2))
