@@ -27,6 +27,7 @@ from toolkit.distributed.tensor_parallel import split_layers
 from toolkit.dropout import know_samples
 from toolkit.errors import SharedUserError, UserError
 from toolkit.models.changes import remark
+from toolkit.models.compiled import as_written, check_compiles, is_compiled
 from toolkit.models.parameters import digest_of_frozen, freeze, parameter_names
 from toolkit.optimizer import begin_averages, build_optimizer, check_layers
 from toolkit.output.run_folder import RunFolder
@@ -34,7 +35,7 @@ from toolkit.packing import take_padding_out
 from toolkit.randomness import seed_for
 from toolkit.rehearsal.end_of_run import Unknown, results_for_export, try_export
 from toolkit.rehearsal.few_samples import Seen, try_few_samples
-from toolkit.rehearsal.first_batch import try_first_batch
+from toolkit.rehearsal.first_batch import try_compiled, try_first_batch
 from toolkit.rehearsal.loss_is_a_sum import check_loss_rule
 from toolkit.schedules import total_steps
 from toolkit.task import GlobalBatchLoss, Task
@@ -111,7 +112,8 @@ def prepare(
     plans = list(takewhile(lambda plan: plan.step == first_step, mine))
     if plans:  # none where all steps were done before this start
         batches = MicroBatches(task.data.train, task, config.seed, order.steps_per_epoch)
-        tried = try_first_batch(task, runtime, built.model, batches, plans, begins=first_step == 0)
+        with as_written(built.model):
+            tried = try_first_batch(task, runtime, built.model, batches, plans, begins=first_step == 0)
         if found := tried.unused:
             # Begun again, as if that had been known: distributed data parallel counts the gradients that it waits for
             # when it wraps a model, and the digest of frozen weights needs them whole. The first model goes before.
@@ -123,7 +125,10 @@ def prepare(
         changing_buffers = tried.changing_buffers
         if isinstance(built.model, DistributedDataParallel):
             built.model.broadcast_buffers = bool(changing_buffers)
-        seen = try_few_samples(task, runtime, built.model, batches, order.global_batch(first_step))
+        with as_written(built.model):
+            seen = try_few_samples(task, runtime, built.model, batches, order.global_batch(first_step))
+        if is_compiled(built.model):
+            try_compiled(task, runtime, built.model, batches, plans[0])
         if config.batch.pack == "always" and not seen.packs:
             raise SharedUserError(
                 "batch.pack is always, but the task's batches do not say how long their rows are "
@@ -201,6 +206,7 @@ def shard_model(model: torch.nn.Module, runtime: Runtime) -> None:
         UserError: the model can't be sharded in the way that the launch configuration asks for.
     """
     strategy = runtime.strategy
+    check_compiles(model, strategy)
     if strategy.checkpoint_activations:
         checkpoint_activations(model)
     if strategy.sharded:

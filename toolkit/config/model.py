@@ -89,4 +89,9 @@ class ModelConfig:
                 f"model.lora.rank is {self.lora.rank}, but the embedded model has new weights, which adapters can't "
                 "make up for; name a trained model with model.name"
             )
+        if self.compile and self.checkpoint_activations:
+            yield (
+                "model.compile and model.checkpoint_activations are both true, and what a compiled layer keeps is not "
+                "computed again; leave one of them out"
+            )
         yield from self.lora.problems()

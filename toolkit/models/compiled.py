@@ -3,11 +3,16 @@
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
+from toolkit.attention import answer_for_transformers, watch_attention
+from toolkit.distributed.mesh import Strategy
+from toolkit.dropout import SampleDropout, watch_functions
 from toolkit.errors import UserError
 from toolkit.models.changes import remark
 
@@ -33,6 +38,7 @@ def compile_layers(model: torch.nn.Module) -> None:
     layers = [layer for stack in stacks for layer in stack]
     for layer in layers:
         compile_layer(layer)
+    leave_out_what_depends_on_the_batch()
     # Beyond that a layer runs as it is written. The code that torch counts by is the same for all stacks.
     most = KINDS_OF_BATCHES * len(stacks)
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, most)
@@ -63,6 +69,55 @@ def compile_layer(layer: torch.nn.Module) -> None:
         return (compiled if layer.training else written)(*inputs, **named)
 
     layer._compiled_call_impl = call
+
+
+@cache
+def leave_out_what_depends_on_the_batch() -> None:
+    """Have dropout and attention be called by compiled code as they are written.
+
+    They ask Python which samples the rows hold and how long these are (`toolkit.batch_layout`), which compiled code
+    would take for always the same, and the compiler of torch 2.13 makes other masks of some shapes on CPUs.
+    """
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    disable: Any = torch.compiler.disable
+    watch_functions()
+    watch_attention()
+    answer_for_transformers()
+    SampleDropout.forward = disable(SampleDropout.forward)  # type: ignore[method-assign]
+    F.dropout = disable(F.dropout)
+    F.scaled_dot_product_attention = disable(F.scaled_dot_product_attention)
+    ALL_ATTENTION_FUNCTIONS["sdpa"] = disable(ALL_ATTENTION_FUNCTIONS["sdpa"])
+
+
+def is_compiled(model: torch.nn.Module) -> bool:
+    """Return whether layers of a model are compiled."""
+    return any(module._compiled_call_impl is not None for module in model.modules())
+
+
+def as_written(model: torch.nn.Module) -> AbstractContextManager[object]:
+    """Run a model in the block without compiling anything."""
+    return torch.compiler.set_stance("force_eager") if is_compiled(model) else nullcontext()
+
+
+def check_compiles(model: torch.nn.Module, strategy: Strategy) -> None:
+    """Refuse what was not found to have the same numbers with compiled layers.
+
+    Raises:
+        UserError: the launch configuration asks for it.
+    """
+    if not is_compiled(model):
+        return
+    if strategy.tensor > 1:
+        raise UserError(
+            f"model.compile is true, and the launch configuration asks for {strategy.description}: layers that are "
+            "split over processes are not compiled; leave one of them out"
+        )
+    if strategy.checkpoint_activations:
+        raise UserError(
+            "model.compile is true, and the launch configuration asks for fsdp_activation_checkpointing: what a "
+            "compiled layer keeps is not computed again; leave one of them out"
+        )
 
 
 @contextmanager

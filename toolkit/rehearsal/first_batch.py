@@ -77,6 +77,22 @@ def try_first_batch(
     return Tried(unused, list(dict.fromkeys(name for _, _, names in found for name in names)))
 
 
+def try_compiled(task: Task, runtime: Runtime, model: torch.nn.Module, batches: MicroBatches, plan: MicroBatch) -> None:
+    """Run the first micro-batch of this process as a step will, so that layers are compiled now, or the run ends.
+
+    Raises:
+        UserError: a layer can't be compiled.
+    """
+    micro = runtime.together(lambda: batches.__getitems__(plan))
+    runtime.phase("compiling the layers", plan.step + 1, patient=True, batch=micro)
+
+    def run() -> None:
+        with runtime.drawing_from(micro.keys), compiling_explained():
+            run_without_a_change(task, runtime, model, micro)
+
+    runtime.together(run, talking=True)
+
+
 def run_without_a_change(
     task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch
 ) -> tuple[list[str], list[str]]:
@@ -84,7 +100,7 @@ def run_without_a_change(
     changed, which get their values back.
 
     Raises:
-        UserError: the loss is not a differentiable scalar, or a layer can't be compiled.
+        UserError: the loss is not a differentiable scalar.
     """
     module = runtime.accelerator.unwrap_model(model)
     # A batch norm in training mode would take this batch into its statistics.
@@ -93,7 +109,7 @@ def run_without_a_change(
     names = parameter_names(module)
     # Nothing has to be sent to know it.
     nothing_sent = gradients_of_units(model) if sharded else runtime.accelerator.no_sync(model)
-    with compiling_explained(), nothing_sent as seen:
+    with nothing_sent as seen:
         total = loss_of_batch(task, model, runtime.to_device(micro.batch))
         if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
             raise UserError(
