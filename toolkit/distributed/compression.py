@@ -45,7 +45,10 @@ def compress_sent(model: torch.nn.Module, compress: Literal["none", "bf16", "pow
         model.register_comm_hook(None, round_to_bf16 if compress == "bf16" else noop_hook)
 
 
-def round_to_bf16(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def round_to_bf16(
+    _: object,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
     """Send a bucket of gradients in bf16; under its own name torch takes this hook with NCCL alone, and gloo has the
     sums too."""
     found: torch.futures.Future[torch.Tensor] = bf16_compress_hook(None, bucket)  # type: ignore[arg-type]
