@@ -25,6 +25,8 @@ from toolkit.errors import UserError
 from toolkit.models.compiled import check_compiles, compile_layers, stacks_of
 
 SETTINGS = ("--threads", "1", "--model.dropout", "0.1", "--checkpoint.every", "2", "--checkpoint.keep", "9")
+# Each kind of micro-batch takes seconds to compile: here there are at most two.
+SHORT = ("--batch.balance", "false", "--threads", "1", "--model.dropout", "0.1")
 COMPILED = ("--model.compile", "true")
 
 
@@ -84,10 +86,11 @@ def test_a_run_may_be_compiled_for_a_while_and_keeps_names_and_numbers(
 
 
 @pytest.mark.parametrize("file", ["cpu", "cpu_fsdp2"])
-def test_two_processes_compile_too(recipe: Any, words: list[str], tmp_path: Path, file: str) -> None:
+def test_two_processes_compile_too(recipe: Any, tmp_path: Path, file: str) -> None:
     config = ROOT / "accelerate_configs" / f"{file}.yaml"
-    # Each kind of micro-batch takes seconds: here there are at most two.
-    given = [*words, "--model.dropout", "0", "--batch.balance", "false", "--steps", "2", "--evaluate.every", "2"]
+    given = [*arguments(tmp_path), *SHORT]
+    given[given.index("--steps") + 1] = "2"
+    given[given.index("--evaluate.every") + 1] = "2"
     run(recipe, given, tmp_path / "written").done()
     compiled = tmp_path / "compiled"
     done = launch(CLASSIFY, *given, *COMPILED, "--output", str(compiled), config=config, timeout=300)
