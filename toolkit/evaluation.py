@@ -231,9 +231,9 @@ def evaluate_model(
 def share_buffers(model: torch.nn.Module, runtime: Runtime) -> None:
     """Give all processes the main one's running averages (batch norms), which are those of a checkpoint.
 
-    Distributed data parallel does so before every forward pass.
+    Distributed data parallel does so before every forward pass, where it was told to.
     """
-    if runtime.strategy.sharded:
+    if runtime.strategy.sharded or not getattr(model, "broadcast_buffers", True):
         for buffer in model.buffers():
             runtime.share(buffer)
 

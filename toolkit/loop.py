@@ -118,13 +118,15 @@ def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatc
             # Without any unit there is nothing to learn from: neither momentum nor weight decay may act.
             if accelerator.sync_gradients and units:
                 phase(OPTIMIZER_STEP, step + 1)
+                if state.power_sgd is not None:
+                    state.power_sgd.average_gradients()
                 norm = whole(accelerator.clip_grad_norm_(model.parameters(), state.config.optim.clip or inf))
                 skip_unless_finite(optimizer, norm)
                 optimizer.step()
                 if state.config.optim.average is not None:
                     take_into_average(optimizer.optimizer, state.config.optim.average, norm)
     # Accelerate's wrapper inspects the signature of this method at each call, which takes longer than the method.
-    optimizer.optimizer.zero_grad()
+    optimizer.optimizer.zero_grad(set_to_none=not runtime.keeps_gradients)
     return StepValues(runtime.read_later(summed_loss, norm), rate)
 
 
@@ -197,6 +199,9 @@ def record_pending(state: TrainState, steps_done: int) -> None:
     Raises:
         StepLacksMemoryError: memory ran out in the last of these steps, in one process or several.
     """
+    if state.power_sgd is not None:
+        # A checkpoint may follow, which one process alone writes.
+        state.power_sgd.make_saveable()
     pending = state.step_log.pending
     while pending:
         oldest, lacking = pending[0], int(state.lack is not None)

@@ -120,7 +120,7 @@ def can_stand_in(state: TrainState, what: str, number: int, micro_batches: Seque
         return False
     # A hook with a memory of its own, such as PowerSGD's, would never lose what is no number.
     keeps_errors = any(not isinstance(kept, ProcessGroup | None) for _, kept in model._comm_hooks)
-    unknown = model.find_unused_parameters or model.static_graph or getattr(state, "power_sgd", None) is not None
+    unknown = model.find_unused_parameters or model.static_graph or state.power_sgd is not None
     if keeps_errors or unknown:
         return False
     last = what == BACKWARD_PASS and number == len(micro_batches) - 1

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
+from torch.nn.parallel import DistributedDataParallel
 
 from toolkit.attention import watch_attention
 from toolkit.checkpoint.sharded import whole_weights
@@ -16,6 +17,7 @@ from toolkit.config.schema import Config
 from toolkit.data.loader import MicroBatches, MicroBatchSampler, build_loader, longest_samples
 from toolkit.data.micro_batches import Limits, accumulation
 from toolkit.data.order import ShuffledOrder
+from toolkit.distributed.compression import PowerSGD, compress_sent, unfit_for
 from toolkit.distributed.fsdp import check_units, checkpoint_activations, shard
 from toolkit.distributed.memory import OutOfMemoryError
 from toolkit.distributed.model_from_main import build_on_main, shard_from_main
@@ -26,14 +28,15 @@ from toolkit.distributed.tensor_parallel import split_layers
 from toolkit.dropout import know_samples
 from toolkit.errors import SharedUserError, UserError
 from toolkit.models.changes import remark
-from toolkit.models.parameters import digest_of_frozen, freeze
+from toolkit.models.compiled import as_written, check_compiles, is_compiled
+from toolkit.models.parameters import digest_of_frozen, freeze, parameter_names
 from toolkit.optimizer import begin_averages, build_optimizer, check_layers
 from toolkit.output.run_folder import RunFolder
 from toolkit.packing import take_padding_out
 from toolkit.randomness import seed_for
 from toolkit.rehearsal.end_of_run import Unknown, results_for_export, try_export
 from toolkit.rehearsal.few_samples import Seen, try_few_samples
-from toolkit.rehearsal.first_batch import parameters_to_freeze
+from toolkit.rehearsal.first_batch import try_compiled, try_first_batch
 from toolkit.rehearsal.loss_is_a_sum import check_loss_rule
 from toolkit.rehearsal.micro_batch_size import WhatFits, call_cost, does_not_fit, find_limits
 from toolkit.schedules import total_steps
@@ -103,17 +106,19 @@ def prepare(
     warnings: list[str] = []
     seen = Seen([], packs=False)
     what_fits: WhatFits | None = None
+    changing_buffers: list[str] = []
     mine = islice(sampler, runtime.data_parallel_rank, None, runtime.data_parallel_size)
     plans = list(takewhile(lambda plan: plan.step == first_step, mine))
     if plans:  # none where all steps were done before this start
         batches = MicroBatches(task.data.train, task, config.seed, order.steps_per_epoch)
         try:
-            found = parameters_to_freeze(task, runtime, built.model, batches, plans, begins=first_step == 0)
+            with as_written(built.model):
+                tried = try_first_batch(task, runtime, built.model, batches, plans, begins=first_step == 0)
         except OutOfMemoryError as error:
             if config.batch.micro != "auto":
                 raise
             raise SharedUserError(does_not_fit(task, config, runtime, str(error))) from None
-        if found:
+        if found := tried.unused:
             # Begun again, as if that had been known: distributed data parallel counts the gradients that it waits for
             # when it wraps a model, and the digest of frozen weights needs them whole. The first model goes before.
             unused, saved_bytes = sorted({*unused, *found}), built.saved_bytes
@@ -121,7 +126,13 @@ def prepare(
             runtime.accelerator.free_memory()
             runtime.phase(PREPARING, patient=True)
             built = replace(build_and_prepare(task, config, runtime, loader, unused), saved_bytes=saved_bytes)
-        seen = try_few_samples(task, runtime, built.model, batches, order.global_batch(first_step))
+        changing_buffers = tried.changing_buffers
+        if isinstance(built.model, DistributedDataParallel):
+            built.model.broadcast_buffers = bool(changing_buffers)
+        with as_written(built.model):
+            seen = try_few_samples(task, runtime, built.model, batches, order.global_batch(first_step))
+        if is_compiled(built.model):
+            try_compiled(task, runtime, built.model, batches, plans[0])
         if config.batch.pack == "always" and not seen.packs:
             raise SharedUserError(
                 "batch.pack is always, but the task's batches do not say how long their rows are "
@@ -147,6 +158,12 @@ def prepare(
             warnings.append(warning)
         runtime.phase(PREPARING, patient=True)
     digests = runtime.on_main(lambda: digests)
+    power_sgd = None
+    if config.batch.compress == "powersgd":
+        names = parameter_names(runtime.accelerator.unwrap_model(built.model))
+        power_sgd = PowerSGD(
+            built.optimizer.optimizer, names, config.batch.compress_rank, config.seed, runtime.data_parallel_size
+        )
     return TrainState(
         task,
         config,
@@ -164,6 +181,8 @@ def prepare(
         drawn_by_topology=seen.random,
         packs=seen.packs,
         saved_bytes=built.saved_bytes,
+        changing_buffers=changing_buffers,
+        power_sgd=power_sgd,
         warnings=warnings,
         remember_limits=what_fits.remember if what_fits is not None else None,
         step=first_step,
@@ -204,6 +223,7 @@ def shard_model(model: torch.nn.Module, runtime: Runtime) -> None:
         UserError: the model can't be sharded in the way that the launch configuration asks for.
     """
     strategy = runtime.strategy
+    check_compiles(model, strategy)
     if strategy.checkpoint_activations:
         checkpoint_activations(model)
     if strategy.sharded:
@@ -238,6 +258,7 @@ def prepare_together(
             device_placement=[True, True, False],
         )
     begin_averages(optimizer.optimizer)
+    compress_sent(model, config.batch.compress)
     return model, optimizer, loader
 
 
@@ -331,6 +352,7 @@ def check_fit(task: Task, config: Config, runtime: Runtime) -> None:
             "(batch.size); start at most that many processes or enlarge the batch"
         )
     problems += problems_of_tokens(task, config, runtime)
+    problems += unfit_for(config.batch.compress, runtime.strategy, runtime.precision)
     derived = accumulation(size, processes, config.batch.samples)
     asked = runtime.launch.accumulation
     if asked is not None and (config.batch.micro == "auto" or config.batch.micro_tokens is not None):

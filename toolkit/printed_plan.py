@@ -101,6 +101,13 @@ def plan(state: TrainState) -> dict[str, str]:
         summary["strategy"] = runtime.strategy.description
     if runtime.strategy.sharded:
         summary["strategy"] += f", in {units(state.model)} unit(s) that are gathered one after another"
+    if compressed := about_gradients(state):
+        summary["gradients"] = compressed
+    if state.changing_buffers and runtime.keeps_gradients:
+        summary["buffers"] = (
+            f"{len(state.changing_buffers)} change in training ({state.changing_buffers[0]}, ...): those of the main "
+            "process are sent before every forward pass"
+        )
     summary["launch file"] = runtime.launch.description
     for part in state.model.modules():
         summary |= getattr(part, "plan_remarks", {})
@@ -160,11 +167,27 @@ def checkpoint_line(state: TrainState) -> str:
     return line
 
 
+def about_gradients(state: TrainState) -> str | None:
+    """Say how gradients are sent, if they are compressed."""
+    if state.power_sgd is not None:
+        sent, whole = state.power_sgd.sent, state.power_sgd.whole
+        return (
+            f"PowerSGD of rank {state.config.batch.compress_rank}: {sent:,} numbers stand for {whole:,} in each step, "
+            "and what they leave out is added to the next one; the same on any number of processes"
+        )
+    if state.config.batch.compress == "bf16":
+        if state.runtime.size == 1:
+            return "batch.compress bf16 rounds nothing here, where one process sends nothing; several would round"
+        return "rounded to bf16 by each process, and summed so: numbers differ between topologies by that rounding"
+    return None
+
+
 def state_bytes(state: TrainState) -> int:
     """Return the size of weights and optimizer state together: what a checkpoint and its copy in memory take."""
     tensors = weights_of(state.runtime.accelerator.unwrap_model(state.model)).values()
     kept = kept_bytes(state.config.optim, state.optimizer.optimizer)
-    return sum(t.numel() * t.element_size() for t in tensors) + kept
+    unsent = sum(t.numel() * t.element_size() for t in state.power_sgd.matrices) if state.power_sgd else 0
+    return sum(t.numel() * t.element_size() for t in tensors) + kept + unsent
 
 
 def parts_of(model: torch.nn.Module, chosen: Iterable[str]) -> list[str]:

@@ -27,6 +27,7 @@ from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluate_only import evaluate_only
 from toolkit.loop import train
+from toolkit.models.compiled import compiling_explained
 from toolkit.models.parameters import weights_of
 from toolkit.optimizer import exported_weights
 from toolkit.output.console import Console, Display, clock
@@ -88,7 +89,7 @@ def run(
             state, start = begin(config, task, record, console)
             # Of a run whose model alone could not be saved there is nothing to do again but that.
             known = evaluated_before(state, start, folder)
-            with writing(state, start, folder, console):
+            with writing(state, start, folder, console), compiling_explained():
                 evaluation = train(state, known)
             result = finish(state, start, evaluation, record, console)
             # What holds a process group, such as the model that DDP wraps, has to be gone before the groups are left.

@@ -15,6 +15,7 @@ from toolkit.config.schema import Config
 from toolkit.data.loader import MicroBatchSampler
 from toolkit.data.micro_batches import Limits
 from toolkit.data.order import ShuffledOrder
+from toolkit.distributed.compression import PowerSGD
 from toolkit.distributed.memory import Lack
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError, UserError
@@ -124,6 +125,10 @@ class TrainState:
     """What the saved model takes on the disk, where it was tried, in the main process."""
     remember_limits: Callable[[Limits], None] | None = None
     """Writes down for later runs what fits at once, where `batch.micro` is auto."""
+    changing_buffers: Sequence[str] = ()
+    """The buffers that a forward pass changes, which distributed data parallel sends before each."""
+    power_sgd: PowerSGD | None = None
+    """Averages the gradients, where they are compressed so."""
     starts: Sequence[Mapping[str, Any]] = ()
     """The starts of this run up to now, each with its first step and its `provenance`."""
 

@@ -1,4 +1,4 @@
-"""What synchronising once per step is worth: time and bytes of a step over slow links, with accumulation 1, 4 and 16.
+"""What synchronising once per step is worth, and compressing: time and bytes of a step over slow links.
 
     python benchmarks/performance/links.py
         two machines, four links, 6 minutes on two cores; needs root and iproute2 (see `tests/helpers/machines.py`)
@@ -8,7 +8,8 @@
 Each machine is a network namespace with one process; `accelerate launch` with the shipped file starts it. The toolkit's
 step runs beside a plain Accelerate loop as examples have it: the loss divided by the accumulation, `backward` for every
 micro-batch, `optimizer.step` after every k-th. Both train the same model in turns, in the same processes. The
-micro-batch stays the same and the global batch grows with the accumulation: that is what one does on a slow network.
+micro-batch stays the same and the global batch grows with the accumulation (1, 4 and 16): that is what one does on a
+slow network. Two more runs of the toolkit send their gradients compressed (batch.compress bf16 and powersgd).
 Exits with 1 if the toolkit sends more than one set of gradients per step, whatever the accumulation.
 """
 
@@ -23,6 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 
+from links_worker import COMPRESSED
 from machine import machine, table
 from machines import machines, possible
 
@@ -63,6 +65,9 @@ def main() -> None:
     columns = ["link", "accumulation", "toolkit, s per step", "plain loop, s per step", "plain / toolkit"]
     columns += ["toolkit, MB sent per step", "plain loop, MB sent per step"]
     rows, kept = [], True
+    compressed_columns = ["link", "accumulation", *(f"{name}, s per step" for name in ("none", *COMPRESSED))]
+    compressed_columns += [f"{name}, MB sent per step" for name in ("none", *COMPRESSED)]
+    compressed_rows = []
     for link, result in found.items():
         for accumulation in arguments.accumulations:
             mine, plain = (result[loop][str(accumulation)] for loop in ("toolkit", "plain"))
@@ -70,7 +75,12 @@ def main() -> None:
             times = [f"{mine['seconds']:.3f}", f"{plain['seconds']:.3f}", f"{plain['seconds'] / mine['seconds']:.1f}"]
             sent = [f"{loop['bytes'] / 1e6:.1f}" for loop in (mine, plain)]
             rows.append([link, str(accumulation), *times, *sent])
+            ways = [result[loop][str(accumulation)] for loop in ("toolkit", *COMPRESSED)]
+            seconds, sizes = [f"{way['seconds']:.3f}" for way in ways], [f"{way['bytes'] / 1e6:.2f}" for way in ways]
+            compressed_rows.append([link, str(accumulation), *seconds, *sizes])
     print(table(columns, rows))
+    print("\nThe toolkit with batch.compress (powersgd of rank 4), in turns with the others:\n")
+    print(table(compressed_columns, compressed_rows))
     if not kept:
         sys.exit("the toolkit sent more than one set of gradients in a step")
 

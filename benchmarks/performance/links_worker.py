@@ -4,8 +4,10 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from toolkit.loop import global_batches, train_step
 from toolkit.prepare import prepare
 
 MICRO, FEATURES, WIDTH = 16, 512, 1024
+COMPRESSED = ("bf16", "powersgd")
 LEARNING_RATE = 1e-3
 
 
@@ -67,10 +70,11 @@ def task() -> Task:
     )
 
 
-def toolkit_steps(runtime: Runtime, accumulation: int) -> Iterator[None]:
+def toolkit_steps(runtime: Runtime, accumulation: int, compress: Any = "none") -> Iterator[None]:
     """Take a step of the toolkit's loop each time that it is asked to, the agreement before it included."""
     size = runtime.data_parallel_size * MICRO * accumulation
-    config = Config(batch=BatchConfig(size=size, micro=MICRO, balance=False), steps=10_000, epochs=None)
+    batch = BatchConfig(size=size, micro=MICRO, balance=False, compress=compress)
+    config = Config(batch=batch, steps=10_000, epochs=None)
     training = prepare(task(), config, runtime)
     for step, micro_batches in global_batches(training):
         agreed = runtime.all_reduce_counts(count_micro_batches(micro_batches, 0.0, False, False))
@@ -117,6 +121,7 @@ def main() -> None:
     arguments = parser.parse_args()
     runtime = start_runtime(Config(threads=1))
     loops: dict[str, Callable[[Runtime, int], Iterator[None]]] = {"toolkit": toolkit_steps, "plain": plain_steps}
+    loops |= {compress: partial(toolkit_steps, compress=compress) for compress in COMPRESSED}
     running = {
         (loop, accumulation): steps(runtime, accumulation)
         for accumulation in arguments.accumulations

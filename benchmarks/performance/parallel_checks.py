@@ -149,25 +149,31 @@ def loss_peak() -> float:
 
 
 def data_parallel() -> Figures:
-    """Return what DDP holds and sends, on two processes."""
-    model = DistributedDataParallel(small())
+    """Return what DDP holds and sends, on two processes: as torch does by itself, and with gradients as views."""
+    apart = held_and_sent(DistributedDataParallel(small()))
+    together = held_and_sent(DistributedDataParallel(small(), gradient_as_bucket_view=True))
+    return {**together, "gradients and buckets, apart": apart["gradients and buckets"]}
+
+
+def held_and_sent(model: DistributedDataParallel) -> Figures:
+    """Return the bytes per parameter that DDP holds, and what it adds up in a step of two micro-batches."""
     gradient_bytes = 0
-    shared = 0
+    buckets: list[torch.Tensor] = []
 
     def count(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        nonlocal gradient_bytes, shared
+        nonlocal gradient_bytes
         buffer = bucket.buffer()
         gradient_bytes += buffer.nbytes
-        inside = buffer.untyped_storage().data_ptr()
-        shared += sum(p.grad.untyped_storage().data_ptr() == inside for p in bucket.parameters() if p.grad is not None)
+        buckets.append(buffer)
         return dist.all_reduce(buffer, async_op=True).get_future().then(lambda sum_: sum_.value()[0] / PROCESSES)
 
     model.register_comm_hook(None, count)
     with model.no_sync():
         backward(model)
     figures = state_of(model)
-    assert shared == 0, "gradients live in the buckets: no second copy"
-    return {**figures, "buckets": gradient_bytes / whole(model), "reduced": gradient_bytes / whole(model)}
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    both = allocated([*gradients, *buckets]) / whole(model)
+    return {**figures, "gradients and buckets": both, "reduced": gradient_bytes / whole(model)}
 
 
 def sharded(model: LlamaForCausalLM, policy: MixedPrecisionPolicy, reshard: bool = True) -> LlamaForCausalLM:

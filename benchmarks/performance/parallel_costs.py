@@ -12,8 +12,6 @@ GB = 1e9
 WEIGHT, GRADIENT, ADAMW = 4, 4, 8
 """Bytes per parameter: what is trained is kept in float32, also under bf16, and AdamW keeps two float32 averages."""
 STATE = WEIGHT + GRADIENT + ADAMW
-BUCKET = 4
-"""DDP keeps the gradients once more, in the buckets that it sends."""
 HALF, FULL = 2, 4
 """Bytes of a bf16 and of a float32 number."""
 
@@ -52,11 +50,6 @@ SHAPES = {
 def state(shape: Shape, shard: int = 1, tensor: int = 1) -> float:
     """Return the bytes of weights, gradients and AdamW's averages in one process."""
     return STATE * shape.parameters / shard / tensor
-
-
-def buckets(shape: Shape) -> float:
-    """Return the bytes of DDP's buckets in one process."""
-    return BUCKET * shape.parameters
 
 
 def working_copy(shape: Shape, tensor: int = 1) -> float:
@@ -161,7 +154,6 @@ def each(function: Callable[..., float], **arguments: int) -> list[float]:
 def launch_file_table(file: str) -> list[str]:
     """Return the lines on memory that the head comment of a file of accelerate_configs/ holds."""
     one = {"weights, gradients, AdamW": each(state)}
-    ddp = {**one, "DDP's buckets": each(buckets)}
     copies = {"bf16 copy of the weights": each(working_copy)}
     layers = {"layers gathered, at most": each(gathered)}
     wait = {"more than one micro-batch": each(waiting)}
@@ -171,11 +163,11 @@ def launch_file_table(file: str) -> list[str]:
 
     full = {"layers gathered, at most": each(gathered, weight=FULL)}
     tables = {
-        "cpu": {**one, "buckets, 2 or more": each(buckets)},
-        "cpu_several_nodes": ddp,
+        "cpu": one,
+        "cpu_several_nodes": one,
         "one_gpu": {**one, **copies},
-        "ddp_one_node": {**ddp, **copies},
-        "ddp_several_nodes": {**ddp, **copies},
+        "ddp_one_node": {**one, **copies},
+        "ddp_several_nodes": {**one, **copies},
         "fsdp2_one_node": {**sharded(2, 4, 8), **layers, **wait},
         "fsdp2_checkpointing": {**sharded(2, 4, 8), **layers, **wait},
         "fsdp2_hybrid_several_nodes": {"state, 8 GPUs a machine": each(state, shard=8), **layers, **wait},

@@ -22,7 +22,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 from machine import machine, table
 from parallel_costs import (
     BACKWARD_REDUCES,
-    BUCKET,
     FORWARD_REDUCES,
     FULL,
     GB,
@@ -30,7 +29,6 @@ from parallel_costs import (
     HALF,
     SHAPES,
     activations,
-    buckets,
     ddp_sends,
     each,
     figure,
@@ -104,7 +102,9 @@ def measured() -> Iterator[list[str]]:
     # The embedding's gradient is whole in each process: half of 512 x 128 numbers more than its part.
     embedding = FULL * 512 * 128 / 2 / 984_192
     yield row("tensor parallel, 2 processes: gradients, and the embedding's whole", 2 + embedding, split["gradients"])
-    yield row("DDP: buckets beside the gradients, bytes per parameter", BUCKET, ddp["buckets"])
+    held = "DDP: gradients and the buckets that are sent, bytes per parameter"
+    yield row(f"{held}: as torch does by itself", 2 * GRADIENT, ddp["gradients and buckets, apart"])
+    yield row(f"{held}: gradients as views of buckets", GRADIENT, ddp["gradients and buckets"])
     yield row("DDP: bytes added up per parameter and step of 2 micro-batches", GRADIENT, ddp["reduced"])
     yield row("FSDP2, bf16: whole gradients that wait after the first of 2 micro-batches", FULL, sharded["waiting"])
     yield row("FSDP2, bf16: layers gathered at the same time, at most", 2, sharded["layers at once"])
@@ -155,7 +155,6 @@ def fixed_memory() -> str:
     """Return GB per GPU by way, for the sizes of the page."""
     rows = [
         ["one GPU, DDP: weights, gradients, AdamW", *each_size(state)],
-        ["DDP: buckets besides", *each_size(buckets)],
         ["one GPU, DDP: bf16 copy of the weights", *each_size(working_copy)],
         *([f"FSDP2 over {n}: weights, gradients, AdamW", *each_size(state, shard=n)] for n in (2, 8, 16)),
         ["FSDP2: gathered, at most", *each_size(gathered)],
@@ -198,7 +197,7 @@ def least(name: str, gpus: int, room: float) -> str:
     sharded_kept, sharded_again = (
         activations(shape, TOKENS, checkpointed=again, sharded=True) for again in (False, True)
     )
-    whole = state(shape) + working_copy(shape) + (buckets(shape) if gpus > 1 else 0) + rest
+    whole = state(shape) + working_copy(shape) + rest
     word = "DDP" if gpus > 1 else "one GPU"
     tries = [(word, whole + kept), (f"{word}, checkpointing", whole + again)]
     if gpus > 1:

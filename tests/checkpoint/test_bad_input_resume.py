@@ -148,6 +148,8 @@ def test_a_checkpoint_of_a_newer_version_is_refused_by_name(folder: Path) -> Non
 
 OTHER_NUMBERS = {
     "batch.size": ("8", "9"),
+    "batch.compress": ("'none'", "bf16"),
+    "batch.compress_rank": ("4", "2"),
     "optim.name": ("'adamw'", "sgd"),
     "optim.lr": ("0.05", "0.5"),
     "optim.weight_decay": ("0.01", "0.5"),

@@ -65,6 +65,9 @@ class ModelConfig:
     """The implementation of attention; null leaves the choice to Transformers."""
     checkpoint_activations: bool = execution(False)
     """Keep few activations and compute the others again in the backward pass: less memory, a third more time."""
+    compile: bool = execution(False)
+    """Compile the layers for training: steps are faster, but for the first ones. Numbers stay the same within rounding;
+    a C++ compiler is needed."""
     lora: LoraConfig = LoraConfig()
     """Adapters instead of all weights."""
 
@@ -85,5 +88,10 @@ class ModelConfig:
             yield (
                 f"model.lora.rank is {self.lora.rank}, but the embedded model has new weights, which adapters can't "
                 "make up for; name a trained model with model.name"
+            )
+        if self.compile and self.checkpoint_activations:
+            yield (
+                "model.compile and model.checkpoint_activations are both true, and what a compiled layer keeps is not "
+                "computed again; leave one of them out"
             )
         yield from self.lora.problems()

@@ -65,6 +65,11 @@ class BatchConfig:
     micro_tokens: int | None = execution(None)
     """At most so many tokens, padding included, run through the model at once in one process; null means no limit. It
     changes no number."""
+    compress: Literal["none", "bf16", "powersgd"] = "none"
+    """Send gradients in fewer bytes over slow links, with several processes: bf16 rounds what each process sends;
+    powersgd sends matrices of low rank, and adds what they leave out to the next step."""
+    compress_rank: int = 4
+    """The rank of what powersgd sends of each matrix: higher is closer to the gradient, and more to send."""
 
     @property
     def evaluated(self) -> int:
@@ -95,6 +100,12 @@ class BatchConfig:
             yield (
                 f"batch.micro is {self.micro}, but the global batch has only {self.size} samples (batch.size); "
                 "give a smaller batch.micro or leave it out"
+            )
+        yield from at_least(1, "batch.compress_rank", self.compress_rank)
+        if self.compress != "none" and self.reduce_each:
+            yield (
+                f"batch.compress is {self.compress}, and batch.reduce_each sends gradients after each micro-batch, of "
+                "sharded models, which are not compressed; leave one of them out"
             )
 
 

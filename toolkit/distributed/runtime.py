@@ -95,6 +95,14 @@ class Runtime:
         return self.rank % self.strategy.tensor == 0
 
     @property
+    def keeps_gradients(self) -> bool:
+        """Whether gradients live in the buffers that DDP sends, and are set to zero there between two steps.
+
+        Given up instead, those of all micro-batches but the last would lie beside these buffers.
+        """
+        return self.size > 1 and not self.strategy.is_sharded
+
+    @property
     def mesh(self) -> DeviceMesh:
         """The mesh of the processes, where the strategy has more than one dimension or splits layers."""
         return cast(DeviceMesh, self.accelerator.torch_device_mesh)

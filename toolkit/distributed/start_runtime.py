@@ -12,7 +12,12 @@ from typing import Any
 import torch
 import torch.distributed
 from accelerate import Accelerator
-from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin, InitProcessGroupKwargs
+from accelerate.utils import (
+    DataLoaderConfiguration,
+    DistributedDataParallelKwargs,
+    GradientAccumulationPlugin,
+    InitProcessGroupKwargs,
+)
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
 from torch.distributed.rendezvous import register_rendezvous_handler
@@ -95,7 +100,8 @@ def build_accelerator(
             ),
             dataloader_config=DataLoaderConfiguration(even_batches=False),
             step_scheduler_with_optimizer=False,
-            kwargs_handlers=options,
+            # Gradients live in the buffers that are sent, and not a second time beside them.
+            kwargs_handlers=[*options, DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
             **sharded,
         )
     if strategy.tensor > 1:

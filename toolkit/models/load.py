@@ -18,6 +18,7 @@ from toolkit.models.changes import (
     set_dropout_layers,
     without_layer_drop,
 )
+from toolkit.models.compiled import compile_layers
 from toolkit.models.errors import (
     cannot_load,
     check_head,
@@ -165,7 +166,7 @@ def load_model(
 
 
 def ready(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> torch.nn.Module:
-    """Return a model with the activation checkpointing and the adapters that the configuration asks for.
+    """Return a model with the activation checkpointing, compilation and adapters that the configuration asks for.
 
     Parameters with `new` weights are trained next to the adapters.
     """
@@ -178,6 +179,8 @@ def ready(module: Any, config: ModelConfig, new: Sequence[str] = ()) -> torch.nn
             module.activation_checkpointing_enable(CHECKPOINTING)
         else:  # its name before Transformers 5.2x
             module.gradient_checkpointing_enable(CHECKPOINTING)
+    if config.compile:
+        compile_layers(module)
     return add_adapters(module, config, new) if config.lora.rank is not None else module
 
 

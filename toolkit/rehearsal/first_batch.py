@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -13,20 +13,30 @@ from toolkit.data.micro_batches import MicroBatch
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import UserError
 from toolkit.grad_cache import loss_of_batch
-from toolkit.models.parameters import is_of_head, parameter_names
+from toolkit.models.compiled import compiling_explained
+from toolkit.models.parameters import canonical, is_of_head, parameter_names
 from toolkit.printed_plan import named
 from toolkit.task import Task
 
 
-def parameters_to_freeze(
+class Tried(NamedTuple):
+    """What the first micro-batch tells of a model."""
+
+    unused: list[str]
+    """Parameters that get no gradient, and so are to be frozen."""
+    changing_buffers: list[str]
+    """Buffers that a forward pass changes, in any process: the statistics of batch norms, for example."""
+
+
+def try_first_batch(
     task: Task,
     runtime: Runtime,
     model: torch.nn.Module,
     batches: MicroBatches,
     plans: Iterable[MicroBatch],
     begins: bool,
-) -> list[str]:
-    """Try the first micro-batch of this process, and return the parameters that are unused and so are to be frozen.
+) -> Tried:
+    """Try the first micro-batch of this process, and return which parameters are unused and which buffers change.
 
     Where one lacks a gradient the other micro-batches of the first global batch are tried too: how it is cut decides
     nothing. A run that goes on freezes nothing that it had not frozen when it began.
@@ -44,36 +54,62 @@ def parameters_to_freeze(
     """
     always: list[str] | None = None  # without a gradient in all micro-batches of this process
     ever: dict[str, None] = {}  # in any of them
+    changing: dict[str, None] = {}
     for plan in plans:
         micro = runtime.together(lambda plan=plan: batches.__getitems__(plan))  # type: ignore[misc]
         runtime.phase("trying the first micro-batch", plan.step + 1, patient=True, batch=micro)
-        without = runtime.together(
-            lambda micro=micro: without_gradient(task, runtime, model, micro),  # type: ignore[misc]
+        without, changed = runtime.together(
+            lambda micro=micro: run_without_a_change(task, runtime, model, micro),  # type: ignore[misc]
             talking=True,
         )
+        changing |= dict.fromkeys(changed)
         always = without if always is None else [name for name in always if name in without]
         ever |= dict.fromkeys(without)
         if not any(runtime.gather_all(without)):
             break
-    found = runtime.gather_all((always or [], list(ever)))
-    everywhere = [name for name in found[0][0] if begins and all(name in names for names, _ in found)]
-    sometimes = [name for name in dict.fromkeys(name for _, names in found for name in names) if name not in everywhere]
+    found = runtime.gather_all((always or [], list(ever), list(changing)))
+    everywhere = [name for name in found[0][0] if begins and all(name in names for names, _, _ in found)]
+    sometimes = [
+        name for name in dict.fromkeys(name for _, names, _ in found for name in names) if name not in everywhere
+    ]
     module = runtime.accelerator.unwrap_model(model)
-    return runtime.together(lambda: unused_parameters(module, everywhere, sometimes if runtime.size > 1 else []))
+    unused = runtime.together(lambda: unused_parameters(module, everywhere, sometimes if runtime.size > 1 else []))
+    return Tried(unused, list(dict.fromkeys(name for _, _, names in found for name in names)))
 
 
-def without_gradient(task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch) -> list[str]:
-    """Run one micro-batch forward and backward without changing anything, and name the parameters that got no gradient.
+def try_compiled(task: Task, runtime: Runtime, model: torch.nn.Module, batches: MicroBatches, plan: MicroBatch) -> None:
+    """Run the first micro-batch of this process as a step will, so that layers are compiled now, or the run ends.
+
+    Raises:
+        UserError: a layer can't be compiled.
+    """
+    micro = runtime.together(lambda: batches.__getitems__(plan))
+    runtime.phase("compiling the layers", plan.step + 1, patient=True, batch=micro)
+
+    def run() -> None:
+        with runtime.drawing_from(micro.keys), compiling_explained():
+            run_without_a_change(task, runtime, model, micro)
+
+    runtime.together(run, talking=True)
+
+
+def run_without_a_change(
+    task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch
+) -> tuple[list[str], list[str]]:
+    """Run one micro-batch forward and backward, and name the parameters that got no gradient and the buffers that
+    changed, which get their values back.
 
     Raises:
         UserError: the loss is not a differentiable scalar.
     """
+    module = runtime.accelerator.unwrap_model(model)
     # A batch norm in training mode would take this batch into its statistics.
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    buffers = [(name, buffer, buffer.clone()) for name, buffer in module.named_buffers()]
     sharded = runtime.strategy.sharded
-    names = parameter_names(runtime.accelerator.unwrap_model(model))
+    names = parameter_names(module)
     # Nothing has to be sent to know it.
-    with gradients_of_units(model) if sharded else runtime.accelerator.no_sync(model) as seen:
+    nothing_sent = gradients_of_units(model) if sharded else runtime.accelerator.no_sync(model)
+    with nothing_sent as seen:
         total = loss_of_batch(task, model, runtime.to_device(micro.batch))
         if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
             raise UserError(
@@ -87,10 +123,11 @@ def without_gradient(task: Task, runtime: Runtime, model: torch.nn.Module, micro
         if parameter.requires_grad and (parameter not in seen if sharded else parameter.grad is None)
     ]
     model.zero_grad(set_to_none=True)
+    changed = [canonical(name) for name, buffer, before in buffers if not torch.equal(buffer, before)]
     with torch.no_grad():
-        for buffer, before in buffers:
+        for _, buffer, before in buffers:
             buffer.copy_(before)
-    return without
+    return without, changed
 
 
 @contextmanager

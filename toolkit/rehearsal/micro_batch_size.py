@@ -29,7 +29,7 @@ from toolkit.distributed.phase import FORWARD_PASS, Phase
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError
 from toolkit.grad_cache import loss_of_batch
-from toolkit.printed_plan import AVERAGES
+from toolkit.optimizer import kept_bytes
 from toolkit.task import GlobalBatchLoss, Task
 
 FITS, CALL_COSTS = "what_fits", "call_costs"
@@ -94,7 +94,7 @@ def find_limits(
     if known := runtime.on_main(lambda: remembered(FITS, key)):
         return WhatFits(Limits(known["samples"], known["tokens"]), known["longest"], key)
 
-    averages = 0 if optimizer.state else AVERAGES.get(config.optim.name, 2)
+    averages = 0 if optimizer.state else kept_bytes(config.optim, optimizer)
     host = HostMemory(runtime) if runtime.device.type == "cpu" else None
 
     def lack(count: int) -> str | None:
@@ -106,7 +106,7 @@ def find_limits(
             micro = batches.__getitems__(MicroBatch(step, 1, tuple(ids[:count].tolist())))
             runtime.phase("trying how many samples fit into memory", step + 1, patient=True, batch=micro)
             trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-            held = [torch.ones_like(parameter) for parameter in trained for _ in range(averages)]
+            held = torch.ones(averages, dtype=torch.uint8, device=runtime.device)
             for parameter in trained:
                 parameter.grad = torch.zeros_like(parameter)
             if host is not None:
