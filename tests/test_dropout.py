@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_families import WORDS, small_model
 from torch.utils.checkpoint import checkpoint
 
 from toolkit import BatchConfig, Config, Task, TaskData
@@ -22,7 +23,7 @@ from toolkit.prepare import prepare
 from toolkit.train_state import TrainState
 
 ROWS, TOKENS, FEATURES = 64, 32, 128
-WIDTH, WORDS = 16, 40
+WIDTH = 16
 
 
 def mask(
@@ -190,37 +191,11 @@ class Rows:
         return f"rows-{len(self)}"
 
 
-SIZES = {
-    **{"vocab_size": WORDS, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2},
-    **{"intermediate_size": WIDTH, "max_position_embeddings": 32, "num_key_value_heads": 1, "head_dim": 8},
-    **{"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 32, "dim": WIDTH, "n_layers": 2, "n_heads": 2},
-    **{"encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": WIDTH, "decoder_ffn_dim": WIDTH, "d_model": WIDTH},
-    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "word_embed_proj_dim": WIDTH, "ffn_dim": WIDTH},
-    **{"embedding_size": WIDTH, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "use_cache": False},
-}
-
-
-def small(kind: str, **changes: Any) -> torch.nn.Module:
-    """Return a small model of Transformers, in float64, with dropout of 0.1 wherever it has any."""
-    from transformers import AutoConfig, AutoModel
-
-    usual = AutoConfig.for_model(kind)
-    known = usual.to_dict()
-    sizes = {name: size for name, size in SIZES.items() if name in known}
-    drops = {
-        name: 0.1
-        for name, value in known.items()
-        if ("drop" in name or "pdrop" in name) and "layerdrop" not in name and isinstance(value, float | int | None)
-    }
-    torch.manual_seed(0)
-    return AutoModel.from_config(AutoConfig.for_model(kind, **{**sizes, **drops, **changes})).double()
-
-
 def task_of(model: torch.nn.Module, call: Callable[..., Any] = output_of) -> Task:
     """Return a task whose loss adds up what a model makes of each token."""
 
     def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        return pad(samples, {"input_ids": 0})
+        return pad(samples, {"input_ids": 1})
 
     def loss(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         output = call(model, batch)
@@ -276,7 +251,7 @@ def apart(one: torch.Tensor, other: torch.Tensor) -> float:
 def test_a_model_draws_by_samples_alone(kind: str) -> None:
     """Functional dropout (BART, OPT, Starcoder2), shared layers (ALBERT), a table that all samples share (DeBERTa)."""
     more: dict[str, Any] = {"deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}}.get(kind, {})
-    state = tried(small(kind, **more), of_both if kind in ("bart", "t5") else output_of)
+    state = tried(small_model(kind, **more), of_both if kind in ("bart", "t5") else output_of)
     assert state.drawn_by_topology == []
     before = torch.get_rng_state()
     expected = gradients(state, WHOLE)
@@ -290,7 +265,7 @@ def test_a_model_draws_by_samples_alone(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "bart", "opt", "llama"])
 def test_activations_that_are_computed_again_drop_the_same(kind: str) -> None:
-    state = tried(small(kind), of_both if kind == "bart" else output_of)
+    state = tried(small_model(kind), of_both if kind == "bart" else output_of)
     expected = gradients(state, CUT)
     assert apart(gradients(state, CUT, step=1), expected) > 1e-3
     state.model.activation_checkpointing_enable(CHECKPOINTING)
