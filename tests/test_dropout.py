@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_families import WORDS, small_model
@@ -272,6 +273,15 @@ def test_activations_that_are_computed_again_drop_the_same(kind: str) -> None:
     assert apart(gradients(state, CUT), expected) < 1e-14
 
 
+class OwnDropPath(torch.nn.Module):
+    """Leaves out whole samples, as models of images do; know_samples takes its place."""
+
+    drop_prob = 0.3
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
 class Plain(torch.nn.Module):
     """A module of one's own, with dropout of several kinds."""
 
@@ -282,6 +292,7 @@ class Plain(torch.nn.Module):
         self.channels = torch.nn.Dropout1d(0.3)
         self.planes = torch.nn.Dropout2d(0.3)
         self.pooled = torch.nn.Dropout(0.3)
+        self.path = OwnDropPath()
         self.again, self.times, self.given = again, times, given or {}
         torch.manual_seed(0)
         for parameter in self.parameters():
@@ -297,7 +308,8 @@ class Plain(torch.nn.Module):
                 hidden = self.layer(hidden)
         hidden = (hidden * attention_mask.unsqueeze(-1)).sum(1)
         hidden = self.channels(hidden.view(-1, 4, 4)).flatten(1)
-        return self.pooled(self.planes(hidden.view(-1, 4, 2, 2)).flatten(1))
+        hidden = self.path(self.planes(hidden.view(-1, 4, 2, 2))).flatten(1)
+        return self.pooled(hidden)
 
 
 def plain(**given: Any) -> TrainState:
@@ -340,12 +352,21 @@ class Noisy(Plain):
         return super().forward(input_ids, attention_mask) + self.noise(input_ids)
 
 
+class Both(Plain):
+    """Calls dropout as a function on tensors of samples and on others."""
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        table = F.dropout(self.words.weight, 0.3, self.training)
+        hidden = F.dropout(F.embedding(input_ids, table), 0.3, self.training)
+        return (hidden * attention_mask.unsqueeze(-1)).sum(1)
+
+
 class Noise(torch.nn.Module):
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         return torch.rand(len(input_ids), 1, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("kind", "name"), [(Swaps, "layer.2"), (Noisy, "noise")])
+@pytest.mark.parametrize(("kind", "name"), [(Swaps, "layer.2"), (Noisy, "noise"), (Both, "Both")])
 def test_what_draws_without_regard_to_samples_is_named_and_runs_on(kind: type[Plain], name: str) -> None:
     state = tried(kind(), lambda model, batch: model(batch["input_ids"], batch["attention_mask"]))
     assert state.drawn_by_topology == [name]
@@ -353,7 +374,7 @@ def test_what_draws_without_regard_to_samples_is_named_and_runs_on(kind: type[Pl
     first = gradients(state, WHOLE)
     torch.manual_seed(1)
     assert torch.equal(gradients(state, WHOLE), first)
-    if kind is Swaps:  # noise that is added has no part in the gradients' masks
+    if kind is not Noisy:  # noise that is added has no part in the gradients' masks
         torch.manual_seed(2)
         assert apart(gradients(state, WHOLE), first) > 1e-3
 
@@ -362,7 +383,7 @@ def test_generation_and_evaluation_draw_nothing() -> None:
     state = plain()
     state.model.eval()
     batch = state.task.collate(state.task.data.train.fetch(range(6)))
-    plainly = Plain().eval()
+    plainly = know_samples(Plain()).eval()
     with drawing_from(row_keys(0, 0, range(6))):
         found = state.model(batch["input_ids"], batch["attention_mask"])
     assert torch.equal(found, plainly(batch["input_ids"], batch["attention_mask"]))

@@ -23,7 +23,7 @@ HEADS = (
     *("AutoModelForTokenClassification", "AutoModelForQuestionAnswering"),
 )
 ENCODERS = {"bert", "roberta", "xlm-roberta", "camembert", "electra", "albert", "distilbert", "modernbert", "ernie"}
-IN_FLOAT32 = {"gemma": 1e-7, "gemma3_text": 1e-7}
+IN_FLOAT32 = {"cohere": 1e-7, "gemma": 1e-7, "gemma3_text": 1e-7}
 """What computes in float32 all the same rounds at 6e-8."""
 LENGTHS_OF_ROWS = (9, 9, 7, 5, 5, 2)
 SAMPLES = [
