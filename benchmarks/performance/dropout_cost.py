@@ -4,8 +4,8 @@
         an encoder and a decoder with dropout of 0.1 in their layers and their attention, one thread; 5 minutes
     python benchmarks/performance/dropout_cost.py --models encoder --rounds 5 --device cuda
 
-Both take turns, step by step, on the same model and batch, so that whatever else the machine does meets both. Exits with
-1 if the median step takes more than 1.03 times as long as with torch's dropout.
+Both take turns, step by step, on the same model and batch, so that whatever else the machine does meets both. Exits
+with 1 if the median step takes more than 1.03 times as long as with torch's dropout.
 """
 
 import argparse
