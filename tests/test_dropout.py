@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_families import WORDS, small_model
 from torch.utils.checkpoint import checkpoint
 
 from toolkit import BatchConfig, Config, Task, TaskData
@@ -22,7 +24,7 @@ from toolkit.prepare import prepare
 from toolkit.train_state import TrainState
 
 ROWS, TOKENS, FEATURES = 64, 32, 128
-WIDTH, WORDS = 16, 40
+WIDTH = 16
 
 
 def mask(
@@ -190,37 +192,11 @@ class Rows:
         return f"rows-{len(self)}"
 
 
-SIZES = {
-    **{"vocab_size": WORDS, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2},
-    **{"intermediate_size": WIDTH, "max_position_embeddings": 32, "num_key_value_heads": 1, "head_dim": 8},
-    **{"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 32, "dim": WIDTH, "n_layers": 2, "n_heads": 2},
-    **{"encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": WIDTH, "decoder_ffn_dim": WIDTH, "d_model": WIDTH},
-    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "word_embed_proj_dim": WIDTH, "ffn_dim": WIDTH},
-    **{"embedding_size": WIDTH, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "use_cache": False},
-}
-
-
-def small(kind: str, **changes: Any) -> torch.nn.Module:
-    """Return a small model of Transformers, in float64, with dropout of 0.1 wherever it has any."""
-    from transformers import AutoConfig, AutoModel
-
-    usual = AutoConfig.for_model(kind)
-    known = usual.to_dict()
-    sizes = {name: size for name, size in SIZES.items() if name in known}
-    drops = {
-        name: 0.1
-        for name, value in known.items()
-        if ("drop" in name or "pdrop" in name) and "layerdrop" not in name and isinstance(value, float | int | None)
-    }
-    torch.manual_seed(0)
-    return AutoModel.from_config(AutoConfig.for_model(kind, **{**sizes, **drops, **changes})).double()
-
-
 def task_of(model: torch.nn.Module, call: Callable[..., Any] = output_of) -> Task:
     """Return a task whose loss adds up what a model makes of each token."""
 
     def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        return pad(samples, {"input_ids": 0})
+        return pad(samples, {"input_ids": 1})
 
     def loss(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         output = call(model, batch)
@@ -276,7 +252,7 @@ def apart(one: torch.Tensor, other: torch.Tensor) -> float:
 def test_a_model_draws_by_samples_alone(kind: str) -> None:
     """Functional dropout (BART, OPT, Starcoder2), shared layers (ALBERT), a table that all samples share (DeBERTa)."""
     more: dict[str, Any] = {"deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}}.get(kind, {})
-    state = tried(small(kind, **more), of_both if kind in ("bart", "t5") else output_of)
+    state = tried(small_model(kind, **more), of_both if kind in ("bart", "t5") else output_of)
     assert state.drawn_by_topology == []
     before = torch.get_rng_state()
     expected = gradients(state, WHOLE)
@@ -290,11 +266,20 @@ def test_a_model_draws_by_samples_alone(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "bart", "opt", "llama"])
 def test_activations_that_are_computed_again_drop_the_same(kind: str) -> None:
-    state = tried(small(kind), of_both if kind == "bart" else output_of)
+    state = tried(small_model(kind), of_both if kind == "bart" else output_of)
     expected = gradients(state, CUT)
     assert apart(gradients(state, CUT, step=1), expected) > 1e-3
     state.model.activation_checkpointing_enable(CHECKPOINTING)
     assert apart(gradients(state, CUT), expected) < 1e-14
+
+
+class OwnDropPath(torch.nn.Module):
+    """Leaves out whole samples, as models of images do; know_samples takes its place."""
+
+    drop_prob = 0.3
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
 
 
 class Plain(torch.nn.Module):
@@ -307,6 +292,7 @@ class Plain(torch.nn.Module):
         self.channels = torch.nn.Dropout1d(0.3)
         self.planes = torch.nn.Dropout2d(0.3)
         self.pooled = torch.nn.Dropout(0.3)
+        self.path = OwnDropPath()
         self.again, self.times, self.given = again, times, given or {}
         torch.manual_seed(0)
         for parameter in self.parameters():
@@ -322,7 +308,8 @@ class Plain(torch.nn.Module):
                 hidden = self.layer(hidden)
         hidden = (hidden * attention_mask.unsqueeze(-1)).sum(1)
         hidden = self.channels(hidden.view(-1, 4, 4)).flatten(1)
-        return self.pooled(self.planes(hidden.view(-1, 4, 2, 2)).flatten(1))
+        hidden = self.path(self.planes(hidden.view(-1, 4, 2, 2))).flatten(1)
+        return self.pooled(hidden)
 
 
 def plain(**given: Any) -> TrainState:
@@ -365,12 +352,21 @@ class Noisy(Plain):
         return super().forward(input_ids, attention_mask) + self.noise(input_ids)
 
 
+class Both(Plain):
+    """Calls dropout as a function on tensors of samples and on others."""
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        table = F.dropout(self.words.weight, 0.3, self.training)
+        hidden = F.dropout(F.embedding(input_ids, table), 0.3, self.training)
+        return (hidden * attention_mask.unsqueeze(-1)).sum(1)
+
+
 class Noise(torch.nn.Module):
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         return torch.rand(len(input_ids), 1, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("kind", "name"), [(Swaps, "layer.2"), (Noisy, "noise")])
+@pytest.mark.parametrize(("kind", "name"), [(Swaps, "layer.2"), (Noisy, "noise"), (Both, "Both")])
 def test_what_draws_without_regard_to_samples_is_named_and_runs_on(kind: type[Plain], name: str) -> None:
     state = tried(kind(), lambda model, batch: model(batch["input_ids"], batch["attention_mask"]))
     assert state.drawn_by_topology == [name]
@@ -378,7 +374,7 @@ def test_what_draws_without_regard_to_samples_is_named_and_runs_on(kind: type[Pl
     first = gradients(state, WHOLE)
     torch.manual_seed(1)
     assert torch.equal(gradients(state, WHOLE), first)
-    if kind is Swaps:  # noise that is added has no part in the gradients' masks
+    if kind is not Noisy:  # noise that is added has no part in the gradients' masks
         torch.manual_seed(2)
         assert apart(gradients(state, WHOLE), first) > 1e-3
 
@@ -387,7 +383,7 @@ def test_generation_and_evaluation_draw_nothing() -> None:
     state = plain()
     state.model.eval()
     batch = state.task.collate(state.task.data.train.fetch(range(6)))
-    plainly = Plain().eval()
+    plainly = know_samples(Plain()).eval()
     with drawing_from(row_keys(0, 0, range(6))):
         found = state.model(batch["input_ids"], batch["attention_mask"])
     assert torch.equal(found, plainly(batch["input_ids"], batch["attention_mask"]))

@@ -48,6 +48,7 @@ def function(
     own = layout()
     known = dropout_p > 0 and own.keys is not None and query.ndim == 4 and len(query) == own.rows and not enable_gqa
     if own.trial is not None and known and own.trial.running:
+        own.trial.note(own.trial.running[-1], query)
         own.trial.callers.add(own.trial.running[-1])
         dropout_p = 0.0
     if own.trial is not None or not known or not own.callers:

@@ -49,10 +49,17 @@ class Trial:
     """The modules that are running, from the outer to the inner."""
     callers: set[torch.nn.Module] = field(default_factory=set)
     """Those that call dropout as a function, on tensors of which the samples are known."""
+    strangers: set[torch.nn.Module] = field(default_factory=set)
+    """Those that call it on others, too."""
     knows_lengths: bool = False
     """Whether a model that can compute without padding was given a batch of which the lengths are known."""
-    features: int | None = None
-    """Where layers are split over processes, the size of what they hand on: another one may be a part of it."""
+    given: dict[torch.nn.Module, list[torch.Tensor]] = field(default_factory=dict)
+    """What was dropped out of, by the module that asked: the sums of its tensors. They differ between processes that
+    split a layer where such a tensor is a part of a larger one."""
+
+    def note(self, module: torch.nn.Module, values: torch.Tensor) -> None:
+        """Note of which tensor a module drops something out."""
+        self.given.setdefault(module, []).append(values.double().sum())
 
 
 @dataclass

@@ -213,7 +213,8 @@ class SampleDropout(torch.nn.Dropout):
             return self.instead(values, self.p, self.training)  # type: ignore[no-any-return]
         left = self.drop(values, self.p, getattr(self, NUMBER), own)
         if own.trial is not None:
-            self.is_unknown = left is None or own.trial.features not in (None, values.shape[-1])
+            own.trial.note(self, values)
+            self.is_unknown |= left is None
             return values
         if left is None:
             raise UnknownSamplesError(self, values)
@@ -297,11 +298,13 @@ def watch_functions() -> None:
 def function(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
     """Stand in for `torch.nn.functional.dropout`."""
     own = layout()
-    if own.trial is not None and training and p:
-        whole = own.trial.features in (None, input.shape[-1])
-        if whole and elements(input, p, 0, own) is not None:
-            own.trial.callers.add(own.trial.running[-1])
+    if own.trial is not None and own.trial.running and training and p:
+        caller = own.trial.running[-1]
+        if elements(input, p, 0, own) is not None:
+            own.trial.note(caller, input)
+            own.trial.callers.add(caller)
             return input
+        own.trial.strangers.add(caller)
     if not training or not p or own.keys is None or not own.callers:
         return torch_dropout(input, p, training, inplace)
     left = elements(input, p, getattr(own.callers[-1], NUMBER), own)

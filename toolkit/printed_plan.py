@@ -221,9 +221,11 @@ def batch_norms(model: torch.nn.Module) -> list[str]:
 def active_dropout(model: torch.nn.Module) -> float:
     """Return the largest dropout probability in the model, as far as its layers tell."""
     features = [m.p for m in model.modules() if isinstance(m, torch.nn.modules.dropout._DropoutNd)]
-    # What models of images call so leaves out whole branches of some samples (stochastic depth).
-    branches = [p for m in model.modules() if isinstance(p := getattr(m, "drop_prob", None), float)]
-    return max([*features, *branches], default=0.0)
+    # What calls dropout as a function keeps its rate under one of these names; the last leaves out whole branches of
+    # some samples (stochastic depth).
+    names = ("dropout", "attention_dropout", "drop_prob")
+    functions = [rate for m in model.modules() for name in names if isinstance(rate := getattr(m, name, None), float)]
+    return max([*features, *functions], default=0.0)
 
 
 def warnings_of(state: TrainState) -> list[str]:

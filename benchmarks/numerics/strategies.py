@@ -42,8 +42,12 @@ STRATEGIES: dict[str, tuple[str, int, list[str]]] = {
     "tensor parallel on 2": ("cpu_tensor", 2, []),
     "tensor x data parallel, 2 x 2": ("cpu_tensor_and_data", 4, []),
 }
-# BERT brings no plan for tensor parallel, and a plain module can't compute its activations again.
-LEFT_OUT = {"tensor": "BERT", "checkpointed": "plain transformer"}
+# These bring no plan for tensor parallel, or drop out of the parts of a layer; and a plain module can't compute its
+# activations again.
+LEFT_OUT = {
+    "tensor": ("plain transformer", "BERT", "ViT", "DINOv2", "T5", "Llama, LoRA"),
+    "checkpointed": ("plain transformer",),
+}
 FIGURES = {"weights": "final weights", "loss": "loss", "norm": "gradient norm", "metrics": "evaluation metrics"}
 
 
@@ -62,7 +66,7 @@ def main() -> None:
         rows, passed = [], True
         for strategy in arguments.strategies:
             file, processes, more = STRATEGIES[strategy]
-            left_out = [name for word, name in LEFT_OUT.items() if word in strategy]
+            left_out = [name for word, names in LEFT_OUT.items() if word in strategy for name in names]
             models = [name for name in arguments.models if name not in left_out]
             words = ["-m", "accelerate.commands.launch", "--config_file", str(CONFIGS / f"{file}.yaml")]
             words += ["--num_processes", str(processes), "--main_process_port", "0", *more]

@@ -70,7 +70,8 @@ def main() -> None:
         f"{arguments.samples} samples of {SHORTEST} to {LONGEST} tokens, global batch {GLOBAL_BATCH}, "
         f"{arguments.epochs} epochs = {steps} steps, AdamW, clipping at 1, float64, dropout {DROPOUT} everywhere, "
         f"evaluation after each epoch; processes {arguments.processes}, micro-batch {arguments.micro}, "
-        f"{arguments.threads} thread(s) each. Each method is compared with its own first layout. {time.monotonic() - started:.0f} s in all.\n"
+        f"{arguments.threads} thread(s) each. Each method is compared with its own first layout. "
+        f"{time.monotonic() - started:.0f} s in all.\n"
     )
     learnt = "loss, first to last step"
     columns = ["model", "method", "layouts", learnt, *FIGURES.values(), "same samples in every step", "bound"]

@@ -21,6 +21,7 @@ from toolkit.losses import causal_logits, output_of
 from toolkit.metrics import accuracy
 from toolkit.output.evaluation_file import Evaluation
 from toolkit.prepare import prepare
+from toolkit.printed_plan import active_dropout
 from toolkit.tasks.seq2seq.models import target_logits
 
 GLOBAL_BATCH = 16
@@ -361,6 +362,7 @@ def run_layout(
     """Train one layout with the toolkit, in all processes of `runtime`, and leave the runtime fit for the next."""
     training = prepare(work_task(name, samples), work_config(micro, cut, epochs), runtime)
     assert not training.drawn_by_topology, training.drawn_by_topology
+    assert abs(active_dropout(training.model) - DROPOUT) < 1e-6
     assert training.packs == (cut == "packed")
     training.output.rows = rows = []
     last: Evaluation = train(training)

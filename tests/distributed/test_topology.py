@@ -1,4 +1,4 @@
-"""The topology table of the benchmark, smaller: a plain transformer, a BERT and a Llama on one and two processes."""
+"""The topology table of the benchmark, smaller: four models with dropout on one and two processes."""
 
 import re
 import sys
@@ -6,10 +6,26 @@ import sys
 from launching import ROOT, finished
 
 
+NAMES = ["plain transformer", "BERT", "DINOv2", "Llama"]
+
+
 def test_weights_losses_norms_and_metrics_are_those_of_one_process() -> None:
     """45 samples in batches of 16 leave 13 for the last one; micro-batches of 3 divide nothing. Bounds as there."""
     script = ROOT / "benchmarks" / "numerics" / "topology.py"
-    small = ["--processes", "1", "2", "--micro", "16", "3", "--samples", "45", "--methods", "toolkit"]
+    small = [
+        "--processes",
+        "1",
+        "2",
+        "--micro",
+        "16",
+        "3",
+        "--samples",
+        "45",
+        "--methods",
+        "toolkit",
+        "--models",
+        *NAMES,
+    ]
     result = finished([sys.executable, str(script), *small], 240, {})
     assert result.returncode == 0, result.stdout + result.stderr
     rows = {
@@ -17,7 +33,9 @@ def test_weights_losses_norms_and_metrics_are_those_of_one_process() -> None:
         for line in result.stdout.splitlines()
         if line.startswith("|") and (cells := [cell.strip() for cell in line.strip("|").split("|")])[1] == "toolkit"
     }
-    assert set(rows) == {"plain transformer", "BERT", "Llama"}
+    assert set(rows) == set(NAMES)
+    # As the samples come, cut by length, and without padding: two of each on one process and on two.
+    assert {name: cells[1] for name, cells in rows.items()} == dict(zip(NAMES, ("8", "12", "8", "12"), strict=True))
     for name, cells in rows.items():
         figures = [float(number) for cell in cells[3:7] for number in re.findall(r"\d[\d.]*e-\d+|^0$", cell)]
         assert len(figures) == 4, result.stdout

@@ -17,6 +17,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.py"))
+DROPOUT = ("--model.dropout", "0.1")
+"""The embedded models have none."""
 WEIGHTED = ["classify-weighted", "classify-several", "tag-weighted"]
 """Small runs of recipes with another loss: the recipe, and the function in `small_<recipe>` that gives the flags."""
 
@@ -84,12 +86,13 @@ def run_all(output: Path, data: Path, micro_batches: list[int | None], names: li
     from toolkit.distributed.start_runtime import start_runtime
     from toolkit.loop import train
     from toolkit.prepare import prepare
+    from toolkit.printed_plan import active_dropout
 
     results: dict[str, Any] = {}
     runtime = None
     for name in names:
         recipe = load_recipe(name)
-        arguments = [*written_once(name, data), "--threads", "1", "--output", str(data / "runs")]
+        arguments = [*written_once(name, data), *DROPOUT, "--threads", "1", "--output", str(data / "runs")]
         config: Any = parse(config_class(recipe), recipe.__doc__ or "", arguments)
         runtime = runtime or start_runtime(config)
         for micro in micro_batches:
@@ -106,6 +109,9 @@ def run_all(output: Path, data: Path, micro_batches: list[int | None], names: li
                 "rows": rows,
                 "metrics": last.metrics,
                 "examples": last.examples,
+                "dropout": active_dropout(training.model),
+                "drawn_by_topology": training.drawn_by_topology,
+                "packs": training.packs,
             }
             runtime.accelerator.free_memory()
     assert runtime is not None

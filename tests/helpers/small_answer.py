@@ -39,6 +39,6 @@ def arguments(folder: Path) -> list[str]:
     """Write 37 training and 11 evaluation questions and return the flags of a run of 6 steps; some have windows."""
     train = write_rows(folder / "train.jsonl", questions(37, 0))
     held_out = write_rows(folder / "eval.jsonl", questions(11, 1))
-    flags = "--data.max_length 32 --data.stride 8 --model.dtype float64 --model.dropout 0 --epochs null --steps 6"
+    flags = "--data.max_length 32 --data.stride 8 --model.dtype float64 --epochs null --steps 6"
     more = "--batch.size 8 --batch.eval 4 --evaluate.every 3 --optim.lr 1e-3"
     return ["--data.train", str(train), "--data.eval", str(held_out), *flags.split(), *more.split()]

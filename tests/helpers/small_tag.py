@@ -49,6 +49,6 @@ def arguments(folder: Path) -> list[str]:
     """Write 37 training and 11 evaluation sentences and return the flags of a run of 6 steps."""
     train = write_conll(folder / "train.conll", sentences(37, 0))
     held_out = write_conll(folder / "eval.conll", sentences(11, 1))
-    flags = "--data.max_length 24 --model.dtype float64 --model.dropout 0 --epochs null --steps 6"
+    flags = "--data.max_length 24 --model.dtype float64 --epochs null --steps 6"
     more = "--batch.size 8 --batch.eval 4 --evaluate.every 3"
     return ["--data.train", str(train), "--data.eval", str(held_out), *flags.split(), *more.split()]

@@ -50,7 +50,7 @@ def try_few_samples(task: Task, runtime: Runtime, model: torch.nn.Module, batche
 
     found: list[str] = []
     whole = runtime.accelerator.unwrap_model(model)
-    trial = Trial(features=getattr(whole.config, "hidden_size", None) if runtime.strategy.tensor > 1 else None)
+    trial = Trial()
 
     def run() -> None:
         before = state()
@@ -64,16 +64,27 @@ def try_few_samples(task: Task, runtime: Runtime, model: torch.nn.Module, batche
     for buffer, before in buffers:
         buffer.copy_(before)
     reshard(model)
-    for module in whole.modules():
-        if module in trial.callers:
+    parts = parts_of_layers(runtime, whole, trial) if runtime.strategy.tensor > 1 else set()
+    for name, module in whole.named_modules():
+        if isinstance(module, SampleDropout):
+            module.is_unknown |= name in parts
+        elif module in trial.callers - trial.strangers and name not in parts:
             remember_callers(module)
-    found += [
-        canonical(name)
-        for name, module in whole.named_modules()
-        if isinstance(module, SampleDropout) and module.is_unknown and module.p
-    ]
+        known = not (module.is_unknown and module.p) if isinstance(module, SampleDropout) else name not in parts
+        found += [] if known else [canonical(name)]
     everywhere = dict.fromkeys(name for names in runtime.gather_all(found) for name in names)
     return Seen(list(everywhere), trial.knows_lengths)
+
+
+def parts_of_layers(runtime: Runtime, model: torch.nn.Module, trial: Trial) -> set[str]:
+    """Return the names of what drops something out of parts of tensors that several processes share.
+
+    All have seen the same samples: what is whole is equal in all of them. (The heads of Transformers' attention are
+    counted over the processes; which features a part has is not known.)
+    """
+    sums = {name: torch.stack(trial.given[m]).tolist() for name, m in model.named_modules() if m in trial.given}
+    first, *others = runtime.gather_all(sums)
+    return {name for name, given in first.items() if any(other.get(name) != given for other in others)}
 
 
 def shortest(source: Source, ids: Ids) -> tuple[int, ...]:
