@@ -5,7 +5,6 @@ import sys
 
 from launching import ROOT, finished
 
-
 NAMES = ["plain transformer", "BERT", "DINOv2", "Llama"]
 
 
