@@ -17,9 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks" / "shared"))
-sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 
 import torch
 from changed_flags import changed
