@@ -357,7 +357,7 @@ class Both(Plain):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         table = F.dropout(self.words.weight, 0.3, self.training)
-        hidden = F.dropout(F.embedding(input_ids, table), 0.3, self.training)
+        hidden = self.layer(F.dropout(F.embedding(input_ids, table), 0.3, self.training))
         return (hidden * attention_mask.unsqueeze(-1)).sum(1)
 
 

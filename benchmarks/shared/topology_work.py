@@ -188,7 +188,10 @@ def dinov2() -> torch.nn.Module:
     """Return a small DINOv2 classifier with new weights, which also leaves out whole branches (stochastic depth)."""
     from transformers import Dinov2Config, Dinov2ForImageClassification
 
-    return Dinov2ForImageClassification(Dinov2Config(**of_images(), drop_path_rate=DROPOUT)).double()
+    model = Dinov2ForImageClassification(Dinov2Config(**of_images(), drop_path_rate=DROPOUT)).double()
+    # Used in pre-training alone: distributed data parallel would wait for its gradient, in the other methods.
+    model.dinov2.embeddings.mask_token.requires_grad_(False)
+    return model
 
 
 def of_images() -> dict[str, Any]:

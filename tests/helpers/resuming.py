@@ -30,7 +30,7 @@ ONE_THREAD = ("--threads", "1")
 UNBALANCED = ("--batch.balance", "false")
 # What happens in a batch is counted: those of a trial would count too.
 UNREHEARSED = ("--rehearse", "false")
-CLOCKS = ("seconds", "waiting", "saving")
+CLOCKS = ("seconds", "waiting", "saving", "host_memory", "device_memory")
 
 Build = Callable[[Tiny], Task]
 Act = Callable[[], object]
@@ -59,7 +59,7 @@ def numbers(folder: Path) -> Numbers:
 
 
 def rows_of(ledger: Path, before: str = "") -> list[dict[str, Any]]:
-    """Return the rows of a ledger without the clocks; its chain, which begins after the link `before`, has to hold."""
+    """Return the rows of a ledger but for clocks and memory; its chain, begun after the link `before`, has to hold."""
     rows = []
     for line in ledger.read_bytes().splitlines():
         row = json.loads(line)

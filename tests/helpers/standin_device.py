@@ -51,7 +51,7 @@ DEPENDS_ON_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_s
 BETWEEN = ("/torch/utils/", "/torch/_ops", "/torch/_dynamo/", "/torch/_compile", "/torch/_tensor", "/torch/overrides")
 
 
-HANDS_ON = "toolkit/attention.py"
+HANDS_ON = ("toolkit/attention.py", "toolkit/flop_count.py")
 
 
 @dataclass(frozen=True)

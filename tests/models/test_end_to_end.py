@@ -1,12 +1,14 @@
 """Rows that lie end to end inside a model: the numbers of padded ones, for every family that is taken."""
 
 import copy
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from launching import ROOT, python
 from small_families import WORDS, has_head, small_model
 
 from toolkit.batch_layout import LENGTHS, Trial, drawing_from, layout
@@ -181,3 +183,12 @@ def test_what_it_does_not_know_is_padded() -> None:
         assert reason is not None
         assert (kind if kind == "t5" else attention) in reason
     assert take_padding_out(torch.nn.Linear(2, 2)) == "it is no model of Transformers"
+
+
+def test_trainings_come_to_the_weights_of_padded_ones() -> None:
+    """Two of the seven tasks of the benchmark, and fewer steps; it exits with 1 beyond 1e-12."""
+    script = ROOT / "benchmarks" / "numerics" / "packed.py"
+    done = python(script, "--recipes", "classify", "prefer", "--steps", "6")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = re.findall(r"^\| (classify|prefer) \| [\d.]+ to [\d.]+ (?:\| \S+ ){3}\|$", done.stdout, re.MULTILINE)
+    assert rows == ["classify", "prefer"]

@@ -1,7 +1,7 @@
 """What is tried on the first micro-batch, before any step, because it would hang or fail obscurely later."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -107,8 +107,10 @@ def run_without_a_change(
     buffers = [(name, buffer, buffer.clone()) for name, buffer in module.named_buffers()]
     sharded = runtime.strategy.sharded
     names = parameter_names(module)
-    # Nothing has to be sent to know it.
-    nothing_sent = gradients_of_units(model) if sharded else runtime.accelerator.no_sync(model)
+    # Nothing has to be sent to know it. (Accelerate's own `no_sync` does nothing where a launcher started one process,
+    # though the model is wrapped there too.)
+    alone: Any = getattr(model, "no_sync", nullcontext)
+    nothing_sent = gradients_of_units(model) if sharded else alone()
     with nothing_sent as seen:
         total = loss_of_batch(task, model, runtime.to_device(micro.batch))
         if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
