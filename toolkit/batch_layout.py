@@ -20,7 +20,9 @@ UNPADDED = "unpadded"
 ROW_SAMPLES = "row_samples"
 """The name of a tensor of a batch that is taken out of it before the task sees it: for each row the sample that it
 belongs to, by its place in the batch, int64 (rows,). Without it a batch has a row for each sample, in their order."""
-NOTES = (LENGTHS, UNPADDED, ROW_SAMPLES)
+ON_THE_LEFT = "on_the_left"
+"""The name of an empty tensor that a batch has where it is padded on the left: there dropout is drawn by the column."""
+NOTES = (LENGTHS, UNPADDED, ROW_SAMPLES, ON_THE_LEFT)
 """What of a batch is not for the model."""
 
 
@@ -125,7 +127,7 @@ def drawing_from(keys: torch.Tensor | None, part: int = 0) -> AbstractContextMan
 def note_padding(lengths: Sequence[int], side: str = "right") -> dict[str, torch.Tensor]:
     """Return what a collate function adds to a batch of rows of these lengths, padded on this side."""
     notes = {UNPADDED: torch.empty(0)} if min(lengths) == max(lengths) else {}
-    return {**notes, LENGTHS: torch.tensor(lengths)} if side == "right" else notes
+    return {**notes, **({LENGTHS: torch.tensor(lengths)} if side == "right" else {ON_THE_LEFT: torch.empty(0)})}
 
 
 def end_to_end(lengths: Sequence[int], longest: int, device: torch.device) -> EndToEnd:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from toolkit.batch_layout import Trial, layout
+from toolkit.batch_layout import ON_THE_LEFT, Trial, layout
 from toolkit.data.loader import MicroBatches
 from toolkit.data.micro_batches import MicroBatch
 from toolkit.data.order import Ids
@@ -21,6 +21,7 @@ from toolkit.task import Source, Task
 SAMPLES = 3
 """Of fewer than two, a row is not told from a tensor that all rows share."""
 THE_LOSS = "the task's loss"
+THE_LEFT = "texts that are padded on the left (the tokenizer's padding_side)"
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def try_few_samples(task: Task, runtime: Runtime, model: torch.nn.Module, batche
             remember_callers(module)
         known = not (module.is_unknown and module.p) if isinstance(module, SampleDropout) else name not in parts
         found += [] if known else [canonical(name)]
+    if ON_THE_LEFT in micro.batch and any(isinstance(m, SampleDropout) and m.p for m in whole.modules()):
+        found.append(THE_LEFT)
     everywhere = dict.fromkeys(name for names in runtime.gather_all(found) for name in names)
     return Seen(list(everywhere), trial.knows_lengths)
 
