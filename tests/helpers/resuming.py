@@ -30,7 +30,8 @@ ONE_THREAD = ("--threads", "1")
 UNBALANCED = ("--batch.balance", "false")
 # What happens in a batch is counted: those of a trial would count too.
 UNREHEARSED = ("--rehearse", "false")
-CLOCKS = ("seconds", "waiting", "saving", "host_memory", "device_memory")
+# (Operations are counted anew in each start, and known from its later steps on.)
+CLOCKS = ("seconds", "waiting", "saving", "host_memory", "device_memory", "flops")
 
 Build = Callable[[Tiny], Task]
 Act = Callable[[], object]

@@ -41,7 +41,7 @@ class TinyModel:
     """Not used; evaluate.only sets it."""
     flaw: Literal[
         "none", "unused", "spare", "mean", "average", "nan", "frozen", "batch_norm", "dropout", "lone", "metric",
-        "layers"
+        "layers", "noise"
     ] = "none"  # fmt: skip
     """What is wrong with it."""
 
@@ -111,6 +111,7 @@ class Network(torch.nn.Module):
         self.unused = torch.nn.Linear(2, 2) if flaw in ("unused", "spare") else None
         self.norm = torch.nn.BatchNorm1d(16) if flaw == "batch_norm" else None
         self.dropout = torch.nn.Dropout(0.2) if flaw == "dropout" else None
+        self.noise = Noise() if flaw == "noise" else None
         self.double()
         if flaw == "frozen":
             self.requires_grad_(False)
@@ -120,9 +121,16 @@ class Network(torch.nn.Module):
         for layer in self.layers or ():
             hidden = hidden + layer(hidden)
         hidden = (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
-        for layer in (self.norm, self.dropout):
+        for layer in (self.norm, self.dropout, self.noise):
             hidden = hidden if layer is None else layer(hidden)
         return self.outer(hidden)
+
+
+class Noise(torch.nn.Module):
+    """Draws from torch's generator, and knows nothing of samples."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values + 0.2 * torch.randn_like(values) if self.training else values
 
 
 def block() -> torch.nn.Module:

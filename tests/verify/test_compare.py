@@ -317,8 +317,8 @@ def test_mixed_precision_rounds_more_than_the_weights(pair: tuple[Path, Path]) -
     assert compare(*pair).dtype == "bfloat16"
 
 
-def test_dropout_is_named_where_the_number_of_processes_differs(runs: Runs, tmp_path: Path) -> None:
-    source = runs("--model.flaw", "dropout")
+def test_what_is_random_is_named_where_the_number_of_processes_differs(runs: Runs, tmp_path: Path) -> None:
+    source = runs("--model.flaw", "noise")
     shutil.copytree(source, tmp_path / "copy")
     run = RunFolder(tmp_path / "copy")
     rows = rows_of(run.path)
@@ -327,7 +327,7 @@ def test_dropout_is_named_where_the_number_of_processes_differs(runs: Runs, tmp_
     assert compare(source, run.path).verdict() == "they part at step 5: losses"
     run.update(topology=[{**run.record()["topology"][0], "processes": 2}])
     printed = compare(source, run.path).verdict()
-    assert printed == "they part at step 5: losses; dropout 0.2: numbers repeat on the same topology only"
+    assert printed.startswith("they part at step 5: losses; what is random in noise is not drawn for each sample")
 
 
 def test_versions_and_topologies_are_reported(pair: tuple[Path, Path]) -> None:

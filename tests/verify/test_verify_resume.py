@@ -172,10 +172,10 @@ def test_on_another_number_of_processes_only_rounding_is_allowed(tmp_path: Path,
     assert "rounding is taken to be 1e-07, for float64" in resume_check.remarks
 
 
-def test_with_dropout_and_another_number_of_processes_only_what_came_before_is_claimed(tmp_path: Path) -> None:
+def test_with_noise_and_another_number_of_processes_only_what_came_before_is_claimed(tmp_path: Path) -> None:
     resume_check = resumed_in_process(
         tmp_path,
-        *("--model.flaw", "dropout"),
+        *("--model.flaw", "noise"),
         altered=lambda calls, loss: loss * (1 + 0.1 * calls),
         processes=(1, 2),
     )
@@ -183,13 +183,13 @@ def test_with_dropout_and_another_number_of_processes_only_what_came_before_is_c
     found = holds(resume_check)
     assert found["losses"] == found["gradient norms"] == [True, None]
     assert found["weights"] == [None]
-    assert any("dropout 0.2" in remark and "after step 12" in remark for remark in resume_check.remarks)
+    assert any("what is random in noise" in remark and "after step 12" in remark for remark in resume_check.remarks)
     assert resume_check.verdict().endswith("as far as that can be claimed")
 
 
-def test_with_dropout_what_came_before_has_to_be_equal(tmp_path: Path) -> None:
+def test_with_noise_what_came_before_has_to_be_equal(tmp_path: Path) -> None:
     """Here the run that was killed differed from its first step on."""
-    resumed_in_process(tmp_path, "--model.flaw", "dropout")
+    resumed_in_process(tmp_path, "--model.flaw", "noise")
     ledger = tmp_path / "undisturbed" / "ledger.jsonl"
     rows = [json.loads(line) for line in ledger.read_text().splitlines()]
     rows[3]["loss"] *= 1 + 1e-15
