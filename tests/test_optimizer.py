@@ -265,6 +265,7 @@ def test_whole_matrices_are_not_gathered_from_the_host() -> None:
         size=1,
         strategy=Strategy(sharded=True, offloaded=True),
         launch=SimpleNamespace(accumulation=None),
+        precision="no",
     )
     config = config_of("muon")
     with pytest.raises(UserError, match=r"optim\.name is muon, which gathers whole matrices.*fsdp_offload_params"):

@@ -272,7 +272,8 @@ def call_cost(
 def measure_call(
     task: Task, runtime: Runtime, module: torch.nn.Module, batches: MicroBatches, whole: MicroBatch
 ) -> int | None:
-    """Return the cost of a call in elements, a power of two; None if more elements take no longer."""
+    """Return the cost of a call in elements, a power of two; None if more elements take no longer, or a single sample
+    can't be trained on, as by a batch norm."""
     alone = replace(whole, ids=whole.ids[:1], padded=whole.padded // len(whole.ids))
     tried = [batches.__getitems__(plan) for plan in (whole, alone)]
     seconds, begun = [float("inf")] * 2, perf_counter()
@@ -280,8 +281,12 @@ def measure_call(
     for number in range(1 + REPEATS):
         for place, micro in enumerate(tried):
             start = perf_counter()
-            run_backward(task, runtime, module, micro)
-            module.zero_grad(set_to_none=True)
+            try:
+                run_backward(task, runtime, module, micro)
+            except ValueError:
+                return None
+            finally:
+                module.zero_grad(set_to_none=True)
             if number:
                 seconds[place] = min(seconds[place], perf_counter() - start)
         if number and perf_counter() - begun > SECONDS:

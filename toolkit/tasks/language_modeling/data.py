@@ -42,9 +42,8 @@ class Documents(DataConfig):
     document."""
     block: int = 128
     """Tokens that the model reads at once: documents are cut into blocks of at most this length."""
-    documents: Literal["apart", "joined"] | None = None
-    """Keep documents apart, so that no token sees another document, or join them before they are cut; null keeps them
-    apart where there are several."""
+    documents: Literal["apart", "joined"] = "apart"
+    """Keep documents apart, so that no token sees another document, or join them before they are cut."""
     mask: float = 0.15
     """The part of the tokens that is hidden and has to be found again; it counts for the masked objective alone."""
     drop_invalid: bool = False
@@ -90,7 +89,7 @@ class Documents(DataConfig):
         if len(rows) == 1:
             rows, summary["held out"] = hold_out_documents(rows[0], self.held_out)
         train, evaluate = rows
-        apart = len(train) + len(evaluate) > 2 if self.documents is None else self.documents == "apart"
+        apart = self.documents == "apart"
         return ReadDocuments(
             train, evaluate, self.block, apart, summary=summary, files=read.files, workers=self.workers
         )
