@@ -49,6 +49,8 @@ def take_padding_out(model: torch.nn.Module) -> str | None:
 
 def why_not(part: Any) -> str | None:
     """Return why a model of Transformers can't compute without padding, or None if it can."""
+    if not hasattr(part, "config"):
+        return f"a {type(part).__name__} has no configuration that says what it is"
     settings = part.config.get_text_config()
     if settings.model_type not in MODELS:
         return f"a model of type {settings.model_type} was not tried without it"

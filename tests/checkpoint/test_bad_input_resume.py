@@ -193,7 +193,8 @@ def test_settings_that_change_numbers_are_refused_each_with_both_values(where: s
 def test_every_setting_is_one_that_changes_numbers_or_one_that_a_run_may_change() -> None:
     """A new one has to be put into one of the two lists; the second is tried in test_resume.py."""
     speed_and_cadence = {
-        "batch.micro", "batch.micro_tokens", "batch.balance", "batch.pack", "batch.eval", "batch.reduce_each", "evaluate.every", "evaluate.only",
+        "batch.micro", "batch.micro_tokens", "batch.balance", "batch.pack",
+        "batch.eval", "batch.reduce_each", "evaluate.every", "evaluate.only",
         "evaluate.show", "optim.nonfinite", "log.every", "log.peak_flops", "output", "resume", "rehearse", "threads",
         "checkpoint.every", "checkpoint.keep", "checkpoint.best", "checkpoint.grace",
         "timeout.rendezvous", "timeout.silence", "timeout.progress",

@@ -155,7 +155,7 @@ def test_what_was_compiled_serves_all_layers_lengths_and_numbers_of_rows() -> No
                 states.square().sum().backward()
             found.append((states.detach(), *(parameter.grad for parameter in model.parameters())))
         for one, other in zip(*found, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+            assert (one - other).norm() <= 1e-12 * one.norm()
         graphs.append(counters["stats"]["unique_graphs"])
     assert graphs[0] < graphs[1] == graphs[-1]
     compiled.eval()

@@ -85,15 +85,12 @@ def loss_per_token(training: TrainState, samples: int = 3, step: int = 0) -> Tok
         inputs_of_model = {name: values for name, values in batch.items() if name in INPUTS}
         losses, shifted = matching_losses(logits_of(training.model, inputs_of_model), batch["labels"], total)
     inputs, labels = micro.batch["input_ids"], micro.batch["labels"]
-    mask = micro.batch.get("attention_mask", torch.zeros_like(inputs))
+    mask = micro.batch.get("attention_mask", torch.ones_like(inputs))
     texts = []
-    for row in range(len(inputs)):
-        ids, token_losses = tokens_and_losses(inputs[row], labels[row], losses[row].cpu(), shifted)
-        # Padding is left out. The last token that counts may come after the last one of the mask, in a block of text.
-        counted = [index for index, loss in enumerate(token_losses) if loss is not None]
-        end = max([-1, *counted, *mask[row].nonzero().flatten().tolist()]) + 1
-        pairs = zip(ids[:end], token_losses[:end], strict=True)
-        texts.append([TokenLoss(decode([token]), loss) for token, loss in pairs])
+    for row, real in enumerate(mask.bool()):
+        # Padding is left out. In a block of text the last token that counts comes after it.
+        ids, token_losses = tokens_and_losses(inputs[row][real], labels[row][real], losses[row].cpu()[real], shifted)
+        texts.append([TokenLoss(decode([token]), loss) for token, loss in zip(ids, token_losses, strict=True)])
     return TokenLosses(texts, total, micro.units)
 
 
