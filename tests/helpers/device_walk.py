@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import astuple, replace
 from pathlib import Path
 from types import ModuleType
@@ -148,12 +148,21 @@ def unknown(*_: Any, **__: Any) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+@contextmanager
+def nothing_known(*modules: ModuleType) -> Iterator[None]:
+    """Let these modules know nothing of a mask."""
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(patch(module, "padding_known", unknown))
+        yield
+
+
 # What was so once: the recipe that had it, in which layout, and how it is put back.
 ONCE: dict[str, tuple[str, str, Callable[[ModuleType], Any]]] = {
     "norm stacked with the loss": ("classify", "offloaded", lambda _: patch(Runtime, "read_later", stacked)),
     "loss of what a mask selects": ("chat", "whole", lambda recipe: patch(recipe, "loss", selected)),
     "look at an encoder's mask": ("classify", "whole", lambda _: patch(losses, "padding_known", unknown)),
-    "look at a causal mask": ("prefer", "whole", lambda _: patch(vocabulary_loss, "padding_known", unknown)),
+    "look at a causal mask": ("prefer", "whole", lambda recipe: nothing_known(vocabulary_loss, recipe)),
     "pageable batches": ("tag", "whole", lambda _: patch(LoadedMicroBatch, "pin_memory", lambda micro: micro)),
     "order sent by a copy": ("embed", "whole", lambda _: patch(Runtime, "put", lambda at, ids: ids.to(at.device))),
     "pageable checkpoint": (
