@@ -15,7 +15,7 @@ from toolkit.checkpoint.sharded import whole_weights
 from toolkit.config.learning_rates import with_learning_rate
 from toolkit.config.schema import Config
 from toolkit.data.loader import MicroBatches, MicroBatchSampler, build_loader, longest_samples
-from toolkit.data.micro_batches import Limits, accumulation
+from toolkit.data.micro_batches import Limits, MicroBatch, accumulation
 from toolkit.data.order import ShuffledOrder
 from toolkit.distributed.compression import PowerSGD, compress_sent, unfit_for
 from toolkit.distributed.fsdp import check_units, checkpoint_activations, shard
@@ -65,6 +65,7 @@ def prepare(
     unused: Sequence[str] = (),
     folder: RunFolder | None = None,
     limits: Limits | None = None,
+    known_cost: int | None = None,
 ) -> TrainState:
     """Build the model and everything around it, and try one micro-batch without changing anything.
 
@@ -78,6 +79,8 @@ def prepare(
         unused: parameters that an earlier start of this run has found to be unused, and frozen.
         folder: the export of the model is tried there, and the loss is held against its rule; None tries neither.
         limits: what this run has found to fit into memory before, where `batch` alone does not say it.
+        known_cost: what a pass through the model cost when this run began, in elements: with the same cut sums are
+            rounded in the same way.
 
     Raises:
         UserError: the configuration does not fit the data or the number of processes, or the model can't be trained.
@@ -133,23 +136,11 @@ def prepare(
             seen = try_few_samples(task, runtime, built.model, batches, order.global_batch(first_step))
         if is_compiled(built.model):
             try_compiled(task, runtime, built.model, batches, plans[0])
-        if config.batch.pack == "always" and not seen.packs:
-            raise SharedUserError(
-                "batch.pack is always, but the task's batches do not say how long their rows are "
-                "(toolkit.batch_layout.note_padding), so that padding can't be taken out; leave it out"
-            )
-        sampler.packed = seen.packs
-        if config.batch.micro == "auto":
-            optimizer = built.optimizer.optimizer
-            what_fits = find_limits(task, config, runtime, built.model, optimizer, batches, sampler, first_step)
-            sampler.micro, sampler.tokens = what_fits.limits.samples, what_fits.limits.tokens
-            if what_fits.limits != Limits():
-                # What fits with gradients fits without them.
-                at_once = config.batch.eval or min(what_fits.samples, config.batch.evaluated)
-                config = replace(config, batch=replace(config.batch, eval=at_once))
-        plans = sampler.of_step(first_step)[runtime.data_parallel_rank :: runtime.data_parallel_size]
-        if config.batch.balance and not sampler.packed:
-            sampler.call_cost = call_cost(task, config, runtime, built.model, batches, plans)
+        what_fits, plans = settle_cut(task, config, runtime, built, batches, sampler, seen, known_cost)
+        if what_fits is not None and what_fits.limits != Limits():
+            # What fits with gradients fits without them.
+            at_once = config.batch.eval or min(what_fits.samples, config.batch.evaluated)
+            config = replace(config, batch=replace(config.batch, eval=at_once))
         if (
             folder is not None
             and not isinstance(task.loss, GlobalBatchLoss)
@@ -187,6 +178,38 @@ def prepare(
         remember_limits=what_fits.remember if what_fits is not None else None,
         step=first_step,
     )
+
+
+def settle_cut(
+    task: Task,
+    config: Config,
+    runtime: Runtime,
+    built: Prepared,
+    batches: MicroBatches,
+    sampler: MicroBatchSampler,
+    seen: Seen,
+    known_cost: int | None,
+) -> tuple[WhatFits | None, list[MicroBatch]]:
+    """Tell the sampler what decides how global batches are cut: padding, memory, and what a pass through the model
+    costs. Return what fits into memory, where that was tried, and this process's micro-batches of its first step.
+
+    Raises:
+        SharedUserError: the model is to compute without padding and can't, or not even one sample fits.
+    """
+    if config.batch.pack == "always" and not seen.packs:
+        raise SharedUserError(
+            "batch.pack is always, but the task's batches do not say how long their rows are "
+            "(toolkit.batch_layout.note_padding), so that padding can't be taken out; leave it out"
+        )
+    sampler.packed, what_fits, step = seen.packs, None, sampler.first
+    if config.batch.micro == "auto":
+        optimizer = built.optimizer.optimizer
+        what_fits = find_limits(task, config, runtime, built.model, optimizer, batches, sampler, step)
+        sampler.micro, sampler.tokens = what_fits.limits.samples, what_fits.limits.tokens
+    plans = sampler.of_step(step)[runtime.data_parallel_rank :: runtime.data_parallel_size]
+    if config.batch.balance and not sampler.packed:
+        sampler.call_cost = known_cost or call_cost(task, config, runtime, built.model, batches, plans)
+    return what_fits, plans
 
 
 def build_and_prepare(

@@ -178,7 +178,9 @@ def begin(config: Config, task: Task, record: RunRecord, console: Console) -> tu
     runtime.phase(PREPARING, patient=True)
     rehearses = config.rehearse and start.step == 0
     unused, limits = start.state.get("unused", ()), limits_found(start.state, config)
-    state = prepare(task, config, runtime, start.step, unused, folder if rehearses else None, limits)
+    measured = start.state.get("call_cost", {})
+    cost = measured.get("elements") if measured.get("device") == runtime.device.type else None
+    state = prepare(task, config, runtime, start.step, unused, folder if rehearses else None, limits, cost)
     state.starts = [*start.starts, {"first_step": start.step + 1, "started": now(), **made_with}]
     module = runtime.accelerator.unwrap_model(state.model)
     check_folder_is_shared(folder, module, runtime)

@@ -255,6 +255,7 @@ class TrainState:
             "scaler": scaler.state_dict() if scaler is not None else None,
             "precision": self.runtime.precision,
             "micro": {"samples": self.sampler.micro, "tokens": self.sampler.tokens},
+            "call_cost": {"elements": self.sampler.call_cost, "device": self.runtime.device.type},
             "processes": self.runtime.size,
             "data": self.data,
             "frozen": self.frozen,
