@@ -113,11 +113,10 @@ def test_a_layer_that_can_not_be_compiled_ends_the_run_before_its_first_step(
     assert "listing" not in outcome.errors
 
 
-def test_a_missing_compiler_is_named(
-    recipe: Any, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("/no/such/compiler",))
-    with torch._inductor.utils.fresh_cache():
+def test_a_missing_compiler_is_named(recipe: Any, words: list[str], tmp_path: Path) -> None:
+    # (pytest's way of setting what is not set by anybody deletes it afterwards.)
+    missing = torch._inductor.config.patch({"cpp.cxx": ("/no/such/compiler",)})
+    with missing, torch._inductor.utils.fresh_cache():
         outcome = run(recipe, words, tmp_path / "run", *COMPILED)
     outcome.refused("model.compile is true, but torch finds no C++ compiler that works")
 
