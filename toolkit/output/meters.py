@@ -17,13 +17,11 @@ SECONDS_BETWEEN_READINGS = 1.0
 PEAKS: dict[str, dict[str, float]] = {
     # Data sheet of the HGX platform, Blackwell: 4.5 and 2.2 PFLOP/s with sparsity, which is twice the dense figure.
     r"NVIDIA B200": {"half": 2250, "tf32": 1100, "fp32": 75},
-    # Data sheet of the H200: 1,979 and 989 with sparsity; of the NVL card 1,671 and 835.
+    # Data sheet of the H200: 1,979 and 989 with sparsity.
     r"NVIDIA H200": {"half": 989.5, "tf32": 494.5, "fp32": 67},
-    r"NVIDIA H200 NVL": {"half": 835.5, "tf32": 417.5, "fp32": 60},
-    # Data sheet of the H100: SXM 1,979 and 989, PCIe 1,513 and 756, NVL 1,671 and 835, all with sparsity.
+    # Data sheet of the H100: SXM 1,979 and 989, PCIe 1,513 and 756, all with sparsity.
     r"NVIDIA H100 80GB HBM3": {"half": 989.5, "tf32": 494.5, "fp32": 67},
     r"NVIDIA H100 PCIe": {"half": 756.5, "tf32": 378, "fp32": 51},
-    r"NVIDIA H100 NVL": {"half": 835.5, "tf32": 417.5, "fp32": 60},
     # Data sheet of the A100, the same for both forms and sizes.
     r"(NVIDIA )?A100-(SXM4|PCIE)-[48]0GB|NVIDIA A100 80GB PCIe": {"half": 312, "tf32": 156, "fp32": 19.5},
     # Data sheet of the L4: 242 and 120 with sparsity.
@@ -36,8 +34,6 @@ PEAKS: dict[str, dict[str, float]] = {
     r"Tesla T4": {"fp16": 65, "fp32": 8.1},
     # Data sheet of the V100, likewise.
     r"Tesla V100-SXM2-(16|32)GB": {"fp16": 125, "fp32": 15.7},
-    # Whitepaper of the Ada architecture, appendix A: with sums in float32.
-    r"NVIDIA GeForce RTX 4090": {"half": 165.2, "tf32": 82.6, "fp32": 82.6},
 }
 """The most that a GPU can do by its vendor's word, in 10^12 floating-point operations per second, without sparsity, by
 the name that its driver gives. A part of a GPU (MIG) has another name, and so no peak."""
