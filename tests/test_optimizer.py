@@ -24,8 +24,8 @@ from toolkit.distributed.mesh import Strategy
 from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import UserError
 from toolkit.optimizer import begin_averages, build_optimizer, kept_bytes, orthogonal, take_into_average
-from toolkit.prepare import check_fit
 from toolkit.randomness import seed_for
+from toolkit.rehearsal.settings_fit import check_fit
 from toolkit.schedules import learning_rate
 from toolkit.verify.check import verify
 

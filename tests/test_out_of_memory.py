@@ -24,7 +24,7 @@ from toolkit.distributed.memory import control_groups
 from toolkit.distributed.mesh import Strategy
 from toolkit.out_of_memory import BeforeTheStep
 from toolkit.output.ledger import read_ledger
-from toolkit.prepare import problems_of_tokens
+from toolkit.rehearsal.settings_fit import problems_of_tokens
 
 RECIPE = ROOT / "tests" / "helpers" / "lacking_recipe.py"
 SHORT = ["--threads", "1", "--rehearse", "false", "--data.samples", "96", "--data.held_out", "0"]

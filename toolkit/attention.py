@@ -146,12 +146,9 @@ def of_samples(attend: Callable[..., Attended]) -> Callable[..., Attended]:
                 query, *repeated(module, key, value), scaling, causal, attention_mask, bias, weights(0, own.rows)
             )
             return out.transpose(1, 2), None
-        causal = asks_causal(module, is_causal)
-        window = options.get("sliding_window")
-        if not drops and takes_any_lengths(query) and (window is None or causal):
-            return any_lengths(query, key, value, own.end_to_end, scaling, causal, window), None
+        causal, window = asks_causal(module, is_causal), options.get("sliding_window")
         masks = drop_of(module, dropout, own, query.shape[1]) if drops else None
-        return runs(query, *repeated(module, key, value), own.end_to_end, scaling, causal, window, masks), None
+        return inside_rows(query, *repeated(module, key, value), own.end_to_end, scaling, causal, window, masks), None
 
     return attended
 
@@ -217,7 +214,7 @@ def in_plain_sight(
     return drop(weights.softmax(-1, dtype=precise).to(value.dtype)) @ value
 
 
-def runs(
+def inside_rows(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -227,7 +224,10 @@ def runs(
     window: int | None,
     masks: Masks | None,
 ) -> torch.Tensor:
-    """Return what attention makes of rows that lie end to end: those of equal length are computed together.
+    """Return what attention makes of rows that lie end to end.
+
+    Those of equal length are computed together. On a GPU and in 16 bits torch has a kernel for rows of different
+    lengths (FlashAttention), which drops nothing out.
 
     Args:
         query, key, value: (1, heads, all tokens, features).
@@ -239,6 +239,14 @@ def runs(
     Returns:
         (1, all tokens, heads, features), as Transformers wants it.
     """
+    kernel = variable_length() if query.device.type == "cuda" and query.dtype.itemsize == 2 else None
+    if kernel is not None and masks is None and (window is None or causal):
+        longest = max(length for _, length in placed.runs)
+        rows = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
+        back = -1 if window is None else window - 1
+        options = {"scale": scaling, "window_size": (back, 0) if causal else (-1, -1)}
+        found: torch.Tensor = kernel(*rows, placed.starts, placed.starts, longest, longest, **options)
+        return found.unsqueeze(0)
     sizes = [count * length for count, length in placed.runs]
     parts, first = [], 0
     # Parts of a split put their gradients together once; each slice would fill a tensor of all tokens.
@@ -265,11 +273,6 @@ def within(length: int, window: int, causal: bool, device: torch.device) -> torc
     return (distance.abs() < window) & ((distance >= 0) | (not causal))
 
 
-def takes_any_lengths(query: torch.Tensor) -> bool:
-    """Return whether torch has a kernel for rows of different lengths: on a GPU and in 16 bits alone."""
-    return query.device.type == "cuda" and query.dtype.itemsize == 2 and variable_length() is not None
-
-
 @cache
 def variable_length() -> Callable[..., Any] | None:
     """Return torch's attention for rows of different lengths, if this version has it in a known shape."""
@@ -281,35 +284,3 @@ def variable_length() -> Callable[..., Any] | None:
     if "window_size" in known and "scale" in known:
         return varlen_attn
     return None
-
-
-def any_lengths(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    placed: EndToEnd,
-    scaling: float | None,
-    causal: bool,
-    window: int | None,
-) -> torch.Tensor:
-    """Return the same as `runs` by torch's kernel for rows of different lengths (FlashAttention)."""
-    attend = variable_length()
-    assert attend is not None
-    groups = query.shape[1] // key.shape[1]
-    query, key, value = (t.squeeze(0).transpose(0, 1) for t in (query, key, value))
-    if groups > 1:
-        key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
-    longest = max(length for _, length in placed.runs)
-    back = -1 if window is None else window - 1
-    out: torch.Tensor = attend(
-        query,
-        key,
-        value,
-        placed.starts,
-        placed.starts,
-        longest,
-        longest,
-        scale=scaling,
-        window_size=(back, 0) if causal else (-1, -1),
-    )
-    return out.unsqueeze(0)

@@ -51,7 +51,12 @@ def one_more(hashes: torch.Tensor, count: int, first: int = 0) -> torch.Tensor:
 def kept(hashes: torch.Tensor, count: int, rate: float) -> torch.Tensor:
     """Return which elements are kept, bool, with one more dimension of this size than the hashes have."""
     halves = one_more(hashes, (count + 1) // 2).view(torch.int16)
-    return halves[..., :count] >= round(rate * STEPS) - STEPS // 2
+    return halves[..., :count] >= threshold_of(rate)
+
+
+def threshold_of(rate: float) -> int:
+    """Return the least of the signed 16-bit numbers that are kept."""
+    return round(rate * STEPS) - STEPS // 2
 
 
 def scale_of(rate: float) -> float:
@@ -68,17 +73,14 @@ def masked(values: torch.Tensor, keep: torch.Tensor, rate: float) -> torch.Tenso
 def dropped(values: torch.Tensor, hashes: torch.Tensor, rate: float) -> torch.Tensor:
     """Return the values without what is left out, given hashes of their shape without the last dimension."""
     if values.device.type == "cuda":
-        return one_kernel()(values, hashes, round(rate * STEPS) - STEPS // 2, scale_of(rate))
+        return one_kernel()(values, hashes, threshold_of(rate), scale_of(rate))
     return masked(values, kept(hashes, values.shape[-1], rate), rate)
 
 
 def in_one_kernel(values: torch.Tensor, hashes: torch.Tensor, threshold: int, scale: float) -> torch.Tensor:
     """Return what `dropped` does, in operations that a compiler makes one kernel of: no view of half the width."""
     feature = torch.arange(values.shape[-1], dtype=torch.int32, device=values.device)
-    mixed = hashes.unsqueeze(-1) + (feature >> 1) * GOLDEN
-    mixed = (mixed ^ ((mixed >> 16) & 0xFFFF)) * 0x7FEB352D
-    mixed = (mixed ^ ((mixed >> 15) & 0x1FFFF)) * (0x846CA68B - 2**32)
-    mixed = mixed ^ ((mixed >> 16) & 0xFFFF)
+    mixed = mix(hashes.unsqueeze(-1) + (feature >> 1) * GOLDEN)
     half = torch.where((feature & 1) == 1, mixed >> 16, (mixed << 16) >> 16)
     return values * ((half >= threshold).to(values.dtype) * scale)
 

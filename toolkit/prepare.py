@@ -1,44 +1,37 @@
 """From a task to something that can be trained: model, optimizer and loader, prepared by Accelerate."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice, takewhile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from toolkit.attention import watch_attention
 from toolkit.checkpoint.sharded import whole_weights
 from toolkit.config.learning_rates import with_learning_rate
 from toolkit.config.schema import Config
-from toolkit.data.loader import MicroBatches, MicroBatchSampler, build_loader, longest_samples
-from toolkit.data.micro_batches import Limits, MicroBatch, accumulation
-from toolkit.data.order import ShuffledOrder
-from toolkit.distributed.compression import PowerSGD, compress_sent, unfit_for
-from toolkit.distributed.fsdp import check_units, checkpoint_activations, shard
+from toolkit.data.loader import MicroBatches, MicroBatchSampler, build_loader
+from toolkit.data.micro_batches import Limits, MicroBatch
+from toolkit.data.order import Ids, ShuffledOrder
+from toolkit.distributed.compression import PowerSGD, compress_sent
 from toolkit.distributed.memory import OutOfMemoryError
-from toolkit.distributed.model_from_main import build_on_main, shard_from_main
 from toolkit.distributed.phase import PREPARING
 from toolkit.distributed.preflight import compare_data, compare_models, digests_of_data
 from toolkit.distributed.runtime import Runtime
-from toolkit.distributed.tensor_parallel import split_layers
-from toolkit.dropout import know_samples
-from toolkit.errors import SharedUserError, UserError
-from toolkit.models.changes import remark
-from toolkit.models.compiled import as_written, check_compiles, is_compiled
-from toolkit.models.parameters import digest_of_frozen, freeze, parameter_names
+from toolkit.errors import SharedUserError
+from toolkit.models.build import build_model, shard_model
+from toolkit.models.compiled import as_written, is_compiled
+from toolkit.models.parameters import digest_of_frozen, parameter_names
 from toolkit.optimizer import begin_averages, build_optimizer, check_layers
 from toolkit.output.run_folder import RunFolder
-from toolkit.packing import take_padding_out
-from toolkit.randomness import seed_for
 from toolkit.rehearsal.end_of_run import Unknown, results_for_export, try_export
 from toolkit.rehearsal.few_samples import Seen, try_few_samples
-from toolkit.rehearsal.first_batch import try_compiled, try_first_batch
+from toolkit.rehearsal.first_batch import FirstBatch, try_compiled, try_first_batch
 from toolkit.rehearsal.loss_is_a_sum import check_loss_rule
-from toolkit.rehearsal.micro_batch_size import WhatFits, call_cost, does_not_fit, find_limits
+from toolkit.rehearsal.micro_batch_size import WhatFits, does_not_fit
+from toolkit.rehearsal.settings_fit import check_fit
+from toolkit.rehearsal.settled_cut import KnownCut, own_plans, settle_cut
 from toolkit.schedules import total_steps
 from toolkit.task import GlobalBatchLoss, Task
 from toolkit.train_state import TrainState
@@ -57,6 +50,18 @@ class Prepared:
     """What the saved model takes on the disk, where it was tried, in the main process."""
 
 
+@dataclass(frozen=True)
+class Tried:
+    """What was found by trying a model before the first step, the same in every process."""
+
+    config: Config
+    """The settings; those that were to be found are set."""
+    seen: Seen = field(default_factory=lambda: Seen([], packs=False))
+    fits: WhatFits | None = None
+    """What fits into memory at once, where that was tried."""
+    warnings: list[str] = field(default_factory=list)
+
+
 def prepare(
     task: Task,
     config: Config,
@@ -64,8 +69,7 @@ def prepare(
     first_step: int = 0,
     unused: Sequence[str] = (),
     folder: RunFolder | None = None,
-    limits: Limits | None = None,
-    known_cost: int | None = None,
+    known: KnownCut | None = None,
 ) -> TrainState:
     """Build the model and everything around it, and try one micro-batch without changing anything.
 
@@ -78,9 +82,7 @@ def prepare(
         first_step: the loader begins there.
         unused: parameters that an earlier start of this run has found to be unused, and frozen.
         folder: the export of the model is tried there, and the loss is held against its rule; None tries neither.
-        limits: what this run has found to fit into memory before, where `batch` alone does not say it.
-        known_cost: what a pass through the model cost when this run began, in elements: with the same cut sums are
-            rounded in the same way.
+        known: what this run has found before of how its batches are cut.
 
     Raises:
         UserError: the configuration does not fit the data or the number of processes, or the model can't be trained.
@@ -93,71 +95,47 @@ def prepare(
     runtime.together(lambda: check_fit(task, config, runtime))
     order = ShuffledOrder(len(task.data.train), config.batch.size, config.seed)
     total = total_steps(config, len(task.data.train))
+    known = known or KnownCut()
+    limits, processes = known.limits_at_first(config), runtime.data_parallel_size
     sampler = MicroBatchSampler(
         order,
         task.data.train,
-        runtime.data_parallel_size,
+        processes,
         total,
         first=first_step,
-        # How many fit is tried on the model; until then one at a time does.
-        micro=1 if config.batch.micro == "auto" else limits.samples if limits else config.batch.samples,
-        tokens=limits.tokens if limits else config.batch.micro_tokens,
+        micro=limits.samples,
+        tokens=limits.tokens,
         balance=config.batch.balance,
     )
     loader = build_loader(sampler, task, config.seed, order.steps_per_epoch, pinned=runtime.has_own_memory)
+    batches = MicroBatches(task.data.train, task, config.seed, order.steps_per_epoch)
     built = build_and_prepare(task, config, runtime, loader, unused, folder)
-    warnings: list[str] = []
-    seen = Seen([], packs=False)
-    what_fits: WhatFits | None = None
     changing_buffers: list[str] = []
-    mine = islice(sampler, runtime.data_parallel_rank, None, runtime.data_parallel_size)
-    plans = list(takewhile(lambda plan: plan.step == first_step, mine))
-    if plans:  # none where all steps were done before this start
-        batches = MicroBatches(task.data.train, task, config.seed, order.steps_per_epoch)
-        try:
-            with as_written(built.model):
-                tried = try_first_batch(task, runtime, built.model, batches, plans, begins=first_step == 0)
-        except OutOfMemoryError as error:
-            if config.batch.micro != "auto":
-                raise
-            raise SharedUserError(does_not_fit(task, config, runtime, str(error))) from None
-        if found := tried.unused:
+    tried = Tried(config)
+    if first_step < total:  # otherwise all steps were done before this start
+        found = first_batch(task, config, runtime, built.model, batches, own_plans(sampler, runtime))
+        if found.unused:
             # Begun again, as if that had been known: distributed data parallel counts the gradients that it waits for
             # when it wraps a model, and the digest of frozen weights needs them whole. The first model goes before.
-            unused, saved_bytes = sorted({*unused, *found}), built.saved_bytes
+            unused, saved_bytes = sorted({*unused, *found.unused}), built.saved_bytes
             del built
             runtime.accelerator.free_memory()
             runtime.phase(PREPARING, patient=True)
             built = replace(build_and_prepare(task, config, runtime, loader, unused), saved_bytes=saved_bytes)
-        changing_buffers = tried.changing_buffers
+        changing_buffers = found.changing_buffers
         if isinstance(built.model, DistributedDataParallel):
             built.model.broadcast_buffers = bool(changing_buffers)
-        with as_written(built.model):
-            seen = try_few_samples(task, runtime, built.model, batches, order.global_batch(first_step))
-        if is_compiled(built.model):
-            try_compiled(task, runtime, built.model, batches, plans[0])
-        what_fits, plans = settle_cut(task, config, runtime, built, batches, sampler, seen, known_cost)
-        if what_fits is not None and what_fits.limits != Limits():
-            # What fits with gradients fits without them.
-            at_once = config.batch.eval or min(what_fits.samples, config.batch.evaluated)
-            config = replace(config, batch=replace(config.batch, eval=at_once))
-        if (
-            folder is not None
-            and not isinstance(task.loss, GlobalBatchLoss)
-            and (warning := check_loss_rule(task, runtime, built.model, batches, plans[0]))
-        ):
-            warnings.append(warning)
+        ids = order.global_batch(first_step)
+        tried = try_out(task, config, runtime, built, batches, ids, sampler, known, rehearses=folder is not None)
         runtime.phase(PREPARING, patient=True)
-    digests = runtime.on_main(lambda: digests)
+    module, optimizer = runtime.accelerator.unwrap_model(built.model), built.optimizer.optimizer
     power_sgd = None
     if config.batch.compress == "powersgd":
-        names = parameter_names(runtime.accelerator.unwrap_model(built.model))
-        power_sgd = PowerSGD(
-            built.optimizer.optimizer, names, config.batch.compress_rank, config.seed, runtime.data_parallel_size
-        )
+        rank = config.batch.compress_rank
+        power_sgd = PowerSGD(optimizer, parameter_names(module), rank, config.seed, processes)
     return TrainState(
         task,
-        config,
+        tried.config,
         runtime,
         built.model,
         built.optimizer,
@@ -166,50 +144,75 @@ def prepare(
         total,
         first_step,
         sampler=sampler,
-        data=digests,
+        data=runtime.on_main(lambda: digests),
         frozen=built.frozen,
         unused=unused,
-        drawn_by_topology=seen.random,
-        packs=seen.packs,
+        drawn_by_topology=tried.seen.random,
+        packs=tried.seen.packs,
         saved_bytes=built.saved_bytes,
         changing_buffers=changing_buffers,
         power_sgd=power_sgd,
-        warnings=warnings,
-        remember_limits=what_fits.remember if what_fits is not None else None,
+        warnings=tried.warnings,
+        remember_limits=tried.fits.remember if tried.fits is not None else None,
         step=first_step,
     )
 
 
-def settle_cut(
+def first_batch(
+    task: Task,
+    config: Config,
+    runtime: Runtime,
+    model: torch.nn.Module,
+    batches: MicroBatches,
+    plans: Sequence[MicroBatch],
+) -> FirstBatch:
+    """Try this process's micro-batches of the first step; see `try_first_batch`.
+
+    Raises:
+        SharedUserError: not even one sample fits into memory, where it was to be found how many do.
+    """
+    try:
+        with as_written(model):
+            return try_first_batch(task, runtime, model, batches, plans, begins=plans[0].step == 0)
+    except OutOfMemoryError as error:
+        if config.batch.micro != "auto":
+            raise
+        raise SharedUserError(does_not_fit(task, config, runtime, str(error))) from None
+
+
+def try_out(
     task: Task,
     config: Config,
     runtime: Runtime,
     built: Prepared,
     batches: MicroBatches,
+    ids: Ids,
     sampler: MicroBatchSampler,
-    seen: Seen,
-    known_cost: int | None,
-) -> tuple[WhatFits | None, list[MicroBatch]]:
-    """Tell the sampler what decides how global batches are cut: padding, memory, and what a pass through the model
-    costs. Return what fits into memory, where that was tried, and this process's micro-batches of its first step.
+    known: KnownCut,
+    rehearses: bool,
+) -> Tried:
+    """Find out by a few passes through the model what decides how it is trained, and change nothing of it.
+
+    `ids` are the samples of the first step.
 
     Raises:
-        SharedUserError: the model is to compute without padding and can't, or not even one sample fits.
+        UserError: it can't be trained as it is asked for.
     """
-    if config.batch.pack == "always" and not seen.packs:
-        raise SharedUserError(
-            "batch.pack is always, but the task's batches do not say how long their rows are "
-            "(toolkit.batch_layout.note_padding), so that padding can't be taken out; leave it out"
-        )
-    sampler.packed, what_fits, step = seen.packs, None, sampler.first
-    if config.batch.micro == "auto":
-        optimizer = built.optimizer.optimizer
-        what_fits = find_limits(task, config, runtime, built.model, optimizer, batches, sampler, step)
-        sampler.micro, sampler.tokens = what_fits.limits.samples, what_fits.limits.tokens
-    plans = sampler.of_step(step)[runtime.data_parallel_rank :: runtime.data_parallel_size]
-    if config.batch.balance and not sampler.packed:
-        sampler.call_cost = known_cost or call_cost(task, config, runtime, built.model, batches, plans)
-    return what_fits, plans
+    model = built.model
+    with as_written(model):
+        seen = try_few_samples(task, runtime, model, batches, ids)
+    if is_compiled(model):
+        try_compiled(task, runtime, model, batches, own_plans(sampler, runtime)[0])
+    optimizer = built.optimizer.optimizer
+    fits = settle_cut(task, config, runtime, model, optimizer, batches, sampler, seen.packs, known)
+    if fits is not None and fits.limits != Limits():
+        # What fits with gradients fits without them.
+        at_once = config.batch.eval or min(fits.samples, config.batch.evaluated)
+        config = replace(config, batch=replace(config.batch, eval=at_once))
+    warning = None
+    if rehearses and not isinstance(task.loss, GlobalBatchLoss):
+        warning = check_loss_rule(task, runtime, model, batches, own_plans(sampler, runtime)[0])
+    return Tried(config, seen, fits, [warning] if warning else [])
 
 
 def build_and_prepare(
@@ -236,29 +239,6 @@ def build_and_prepare(
     runtime.together(lambda: check_layers(config.optim, model))
     runtime.together(lambda: shard_model(model, runtime), talking=True)
     return Prepared(*prepare_together(model, config, loader, runtime), frozen, saved_bytes)
-
-
-def shard_model(model: torch.nn.Module, runtime: Runtime) -> None:
-    """Do to a model what has to be done before Accelerate prepares it: split its layers and shard it, if that is asked
-    for.
-
-    Raises:
-        UserError: the model can't be sharded in the way that the launch configuration asks for.
-    """
-    strategy = runtime.strategy
-    check_compiles(model, strategy)
-    if strategy.checkpoint_activations:
-        checkpoint_activations(model)
-    if strategy.sharded:
-        check_units(model)
-    if strategy.tensor > 1:
-        split_layers(model, runtime.mesh["tp"])
-    if strategy.sharded:
-        mesh, plugin = runtime.sharding_mesh, runtime.accelerator.state.fsdp_plugin
-        if strategy.built_by_main:
-            shard_from_main(model, lambda model: shard(model, mesh, plugin), runtime)
-        else:
-            shard(model, mesh, plugin)
 
 
 def prepare_together(
@@ -321,118 +301,3 @@ def whole_model(state: TrainState) -> torch.nn.Module | None:
         raise RuntimeError(f"the trained model has nothing for {', '.join(missing)}")
     model.load_state_dict(trained, strict=False)
     return model
-
-
-def build_model(task: Task, config: Config, runtime: Runtime, unused: Sequence[str] = ()) -> torch.nn.Module:
-    """Return the task's module in training mode, new weights drawn from the seed alone, and `unused` ones frozen."""
-    runtime.seed(seed_for(config.seed, "new weights"))
-    model = build_on_main(lambda: task.model(runtime), runtime).train()
-    know_samples(model)
-    watch_attention()
-    pack_rows(model, task, config)
-    freeze(model, unused)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UserError("the model has no trainable parameter; leave at least one with requires_grad")
-    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}
-    if runtime.precision != "no" and dtypes - {torch.float32}:
-        raise UserError(
-            f"the launch configuration asks for mixed precision {runtime.precision}, and the weights are "
-            f"{', '.join(sorted(str(d).removeprefix('torch.') for d in dtypes))}; mixed precision needs float32 "
-            "weights: set model.dtype to float32, or mixed_precision to no in the launch file"
-        )
-    return model
-
-
-def pack_rows(model: torch.nn.Module, task: Task, config: Config) -> None:
-    """Have a model compute without padding where it can; otherwise the plan says why not.
-
-    Raises:
-        UserError: it can't, and `batch.pack` is always.
-    """
-    if config.batch.pack == "never":
-        return
-    reason = take_padding_out(model)
-    if reason is not None and config.batch.pack == "always":
-        raise UserError(f"batch.pack is always, but this model can't compute without padding: {reason}; leave it out")
-    if reason is not None and task.data.train.lengths(np.zeros(1, dtype=np.int64)) is not None:
-        remark(model, {"packing": f"padded to the longest text of a micro-batch: {reason}"})
-
-
-def check_fit(task: Task, config: Config, runtime: Runtime) -> None:
-    """Hold the configuration against the data and the processes.
-
-    Raises:
-        UserError: they do not fit.
-    """
-    problems = []
-    size, processes = config.batch.size, runtime.data_parallel_size
-    if len(task.data.train) == 0:
-        problems.append("there is no training sample")
-    if processes > size:
-        apart = "" if runtime.strategy.tensor == 1 else f" in {processes} groups that see different samples"
-        problems.append(
-            f"{runtime.size} processes were started{apart}, but the global batch has only {size} sample(s) "
-            "(batch.size); start at most that many processes or enlarge the batch"
-        )
-    problems += problems_of_tokens(task, config, runtime)
-    problems += unfit_for(config.batch.compress, runtime.strategy, runtime.precision)
-    derived = accumulation(size, processes, config.batch.samples)
-    asked = runtime.launch.accumulation
-    if asked is not None and (config.batch.micro == "auto" or config.batch.micro_tokens is not None):
-        given = f"batch.micro {config.batch.micro}, batch.micro_tokens {config.batch.micro_tokens or 'not set'}"
-        problems.append(
-            f"the launch configuration sets gradient_accumulation_steps to {asked}, but with {given} their number is "
-            "found by the toolkit and changes from step to step; remove it there"
-        )
-    elif asked not in (None, derived):
-        problems.append(
-            f"the launch configuration sets gradient_accumulation_steps to {asked}, but a global batch of {size} over "
-            f"{processes} process(es) with batch.micro {config.batch.micro or 'not set'} takes {derived}; remove it "
-            "there, the toolkit derives it"
-        )
-    if runtime.strategy.offloaded and config.optim.name in ("adafactor", "muon"):
-        problems.append(
-            f"optim.name is {config.optim.name}, which gathers whole matrices on the device, and the launch "
-            "configuration offloads the weights to the host (fsdp_offload_params); set that to false, or take adamw"
-        )
-    if problems:
-        raise UserError(*problems)
-
-
-def problems_of_tokens(task: Task, config: Config, runtime: Runtime) -> Iterator[str]:
-    """Yield why micro-batches can't be bounded as they are asked to be."""
-    batch = config.batch
-    if batch.micro == "auto" and runtime.size > 1 and runtime.strategy.is_sharded:
-        yield (
-            f"batch.micro is auto, and the launch configuration asks for {runtime.strategy.description}: its processes "
-            "exchange weights in each layer, so that none could try alone what fits; give a number, or "
-            "batch.micro_tokens"
-        )
-    if batch.micro_tokens is None or len(task.data.train) == 0:
-        return
-    ids, lengths = longest_samples(task.data.train, 1)
-    if lengths is None:
-        yield (
-            f"batch.micro_tokens is {batch.micro_tokens}, but the samples of this task have no length; give batch.micro"
-        )
-    elif lengths[0] > batch.micro_tokens:
-        shorter = ", or ".join(
-            f"a smaller data.{name}"
-            for name in ("max_length", "max_target_length", "block")
-            if getattr(getattr(config, "data", None), name, None) is not None
-        )
-        yield (
-            f"batch.micro_tokens is {batch.micro_tokens:,}, but the longest training sample (id {ids[0]}) has "
-            f"{lengths[0]:,} tokens; give --batch.micro_tokens {lengths[0]} or more"
-            + (f", or {shorter}" if shorter else "")
-        )
-
-
-def limits_found(saved: Mapping[str, Any], config: Config) -> Limits | None:
-    """Return from a checkpoint's state what the run has found to fit into memory; None if it is told now how to cut
-    batches."""
-    settings = saved.get("config", {}).get("batch", {})
-    same = all(settings.get(name) == getattr(config.batch, name) for name in ("micro", "micro_tokens", "balance"))
-    if not same or "micro" not in saved or config.batch.micro == "auto":
-        return None
-    return Limits(**saved["micro"])

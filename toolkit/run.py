@@ -37,9 +37,10 @@ from toolkit.output.meters import arithmetic_of, described, device_peak, host_pe
 from toolkit.output.provenance import changes, provenance
 from toolkit.output.result import Result, print_result
 from toolkit.output.run_folder import RunFolder, explain_disk_errors, now
-from toolkit.prepare import limits_found, prepare, whole_model
+from toolkit.prepare import prepare, whole_model
 from toolkit.printed_plan import plan, warnings_of, worse_than
 from toolkit.rehearsal.end_of_run import in_words, look_ahead, results_for_export, try_evaluation
+from toolkit.rehearsal.settled_cut import known_cut
 from toolkit.run_folder_claim import claim, nothing_to_do, rate_begun_with
 from toolkit.run_record import RunRecord
 from toolkit.schedules import total_steps
@@ -177,10 +178,8 @@ def begin(config: Config, task: Task, record: RunRecord, console: Console) -> tu
     changed = runtime.on_main(lambda: what_changed(start, config, made_with))
     runtime.phase(PREPARING, patient=True)
     rehearses = config.rehearse and start.step == 0
-    unused, limits = start.state.get("unused", ()), limits_found(start.state, config)
-    measured = start.state.get("call_cost", {})
-    cost = measured.get("elements") if measured.get("device") == runtime.device.type else None
-    state = prepare(task, config, runtime, start.step, unused, folder if rehearses else None, limits, cost)
+    unused, known = start.state.get("unused", ()), known_cut(start.state, config, runtime.device)
+    state = prepare(task, config, runtime, start.step, unused, folder if rehearses else None, known)
     state.starts = [*start.starts, {"first_step": start.step + 1, "started": now(), **made_with}]
     module = runtime.accelerator.unwrap_model(state.model)
     check_folder_is_shared(folder, module, runtime)

@@ -29,7 +29,8 @@ from toolkit.distributed.runtime import Runtime  # noqa: E402
 from toolkit.distributed.start_runtime import start_runtime  # noqa: E402
 from toolkit.evaluation import evaluate_model  # noqa: E402
 from toolkit.loop import train  # noqa: E402
-from toolkit.prepare import build_model, prepare  # noqa: E402
+from toolkit.models.build import build_model  # noqa: E402
+from toolkit.prepare import prepare  # noqa: E402
 from toolkit.task import Source, Task  # noqa: E402
 
 Figures = dict[str, Any]

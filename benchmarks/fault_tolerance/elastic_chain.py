@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 import torch
 from machine import accelerate_launch, machine, table
 from safetensors.torch import load_file
-from topology_work import MODELS, furthest
+from topology_models import MODELS
+from topology_work import furthest
 
 from toolkit.data.order import ShuffledOrder
 from toolkit.output.ledger import read_ledger

@@ -16,7 +16,8 @@ from typing import Any, Literal
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import torch
-from topology_work import GLOBAL_BATCH, MODELS, SAMPLES, Images, Source, work_task
+from topology_models import MODELS, Images, Source
+from topology_work import GLOBAL_BATCH, SAMPLES, work_task
 
 from toolkit import BatchConfig, Config, OptimConfig, Task, fine_tune
 from toolkit.distributed.phase import PhaseTracker

@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import torch
 from machine import machine, table
-from topology_work import DROPOUT, GLOBAL_BATCH, MODELS, SAMPLES, Cut, Difference, LayoutResult, difference
+from topology_models import DROPOUT, MODELS
+from topology_work import GLOBAL_BATCH, SAMPLES, Cut, Difference, LayoutResult, difference
 
 CONFIGS = Path(__file__).parents[2] / "accelerate_configs"
 # Launch file, processes, and further words for the launcher.

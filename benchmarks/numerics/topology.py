@@ -27,19 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import torch
 from machine import accelerate_launch, machine, table
-from topology_work import (
-    DROPOUT,
-    GLOBAL_BATCH,
-    LONGEST,
-    MODELS,
-    SAMPLES,
-    SHORTEST,
-    Cut,
-    Difference,
-    LayoutResult,
-    cuts,
-    difference,
-)
+from topology_models import DROPOUT, LONGEST, MODELS, SHORTEST
+from topology_work import GLOBAL_BATCH, SAMPLES, Cut, Difference, LayoutResult, cuts, difference
 from topology_worker import METHODS
 
 # Processes, micro-batch, how the global batch is cut.

@@ -16,17 +16,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
-from topology_work import (
-    GLOBAL_BATCH,
-    MODELS,
-    Images,
-    LayoutResult,
-    Source,
-    all_weights,
-    collate,
-    sources,
-    work_config,
-)
+from topology_models import MODELS, Images, Source, collate
+from topology_work import GLOBAL_BATCH, LayoutResult, all_weights, sources, work_config
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction, Trainer, TrainingArguments, get_linear_schedule_with_warmup
 

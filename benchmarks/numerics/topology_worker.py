@@ -12,7 +12,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import torch
-from topology_work import GLOBAL_BATCH, MODELS, SAMPLES, Cut, LayoutResult, cuts, run_layout, work_config
+from topology_models import MODELS
+from topology_work import GLOBAL_BATCH, SAMPLES, Cut, LayoutResult, cuts, run_layout, work_config
 
 METHODS = ("toolkit", "Trainer", "Accelerate loop")
 # A layout: the model, the micro-batch, how the global batch is cut.

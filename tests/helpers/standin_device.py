@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,7 +38,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from toolkit.attention import torch_attention
+from toolkit.attention import in_plain_sight, torch_attention
 
 ROOT = Path(__file__).parents[2]
 NAME = "standin"
@@ -252,13 +253,8 @@ def attention(
     if enable_gqa:
         groups = query.shape[-3] // key.shape[-3]
         key, value = (part.repeat_interleave(groups, -3) for part in (key, value))
-    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
-    if attn_mask is not None:
-        hidden = attn_mask.dtype == torch.bool
-        scores = scores.masked_fill(~attn_mask, -torch.inf) if hidden else scores + attn_mask
-    return F.dropout(scores.softmax(-1), dropout_p) @ value
+    drop = partial(F.dropout, p=dropout_p)
+    return in_plain_sight(query, key, value, scale, is_causal, attn_mask, None, drop)
 
 
 class Stream:

@@ -16,7 +16,7 @@ from toolkit.data.collate import pad
 from toolkit.data.loader import row_keys
 from toolkit.dropout import know_samples, remember_callers
 from toolkit.losses import causal_logits, output_of
-from toolkit.packing import MODELS, lay_end_to_end, take_padding_out
+from toolkit.models.packing import MODELS, lay_end_to_end, take_padding_out
 from toolkit.rehearsal.few_samples import watching
 from toolkit.task import Batch
 
@@ -86,7 +86,7 @@ def remember_functions(model: torch.nn.Module) -> None:
 @pytest.fixture
 def packs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The tokens of each batch whose padding is taken out."""
-    import toolkit.packing as packing
+    import toolkit.models.packing as packing
 
     seen: list[int] = []
     place = packing.end_to_end

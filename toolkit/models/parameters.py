@@ -1,6 +1,7 @@
 """The tensors of a model by the names that its own code gives them, however it was wrapped or sharded since."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any
 
@@ -160,3 +161,28 @@ def layer_numbers(model: torch.nn.Module) -> dict[torch.Tensor, int]:
                 if id(parameter) not in inside:
                     numbers.setdefault(parameter, outside)
     return numbers
+
+
+def models_of_transformers(model: torch.nn.Module) -> Iterator[Any]:
+    """Yield the models of Transformers in a network, each the outermost. Transformers is not imported for that."""
+    inside: set[torch.nn.Module] = set()
+    for module in model.modules():
+        # Sharding gives a module a class of its own, below that of the model.
+        kind = next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("torch.distributed."))
+        own = kind.__module__.partition(".")[0] == "transformers" and hasattr(module, "base_model_prefix")
+        if own and module not in inside:
+            inside.update(module.modules())
+            yield module
+
+
+@contextmanager
+def buffers_kept(module: torch.nn.Module) -> Iterator[list[tuple[str, torch.Tensor, torch.Tensor]]]:
+    """Give the buffers of a module the values back after the block that they had before it: what is only tried may not
+    go into the statistics of a batch norm. Yields the name of each, itself, and that value."""
+    buffers = [(name, buffer, buffer.clone()) for name, buffer in module.named_buffers()]
+    try:
+        yield buffers
+    finally:
+        with torch.no_grad():
+            for _, buffer, before in buffers:
+                buffer.copy_(before)

@@ -15,7 +15,7 @@ from toolkit.data.order import Ids
 from toolkit.distributed.runtime import Runtime
 from toolkit.dropout import SampleDropout, remember_callers
 from toolkit.grad_cache import loss_of_batch
-from toolkit.models.parameters import canonical, reshard
+from toolkit.models.parameters import buffers_kept, canonical, reshard
 from toolkit.task import Source, Task
 
 SAMPLES = 3
@@ -43,7 +43,6 @@ def try_few_samples(task: Task, runtime: Runtime, model: torch.nn.Module, batche
     chosen = shortest(batches.source, ids)
     micro = runtime.together(lambda: batches.__getitems__(MicroBatch(0, 1, chosen)))
     runtime.phase("trying a few samples", 1, patient=True, batch=micro)
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     on_device = torch.get_device_module(runtime.device).get_rng_state if runtime.has_own_memory else torch.get_rng_state
 
     def state() -> list[torch.Tensor]:
@@ -55,15 +54,13 @@ def try_few_samples(task: Task, runtime: Runtime, model: torch.nn.Module, batche
 
     def run() -> None:
         before = state()
-        with runtime.drawing_from(micro.keys), watching(whole, trial, state, found):
+        with buffers_kept(whole), runtime.drawing_from(micro.keys), watching(whole, trial, state, found):
             layout().trial = trial
             loss_of_batch(task, model, runtime.to_device(micro.batch))
         if not found and not same(before, state()):
             found.append(THE_LOSS)
 
     runtime.together(run, talking=True)
-    for buffer, before in buffers:
-        buffer.copy_(before)
     reshard(model)
     parts = parts_of_layers(runtime, whole, trial) if runtime.strategy.tensor > 1 else set()
     for name, module in whole.named_modules():

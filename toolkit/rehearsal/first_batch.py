@@ -14,12 +14,12 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.errors import UserError
 from toolkit.grad_cache import loss_of_batch
 from toolkit.models.compiled import compiling_explained
-from toolkit.models.parameters import canonical, is_of_head, parameter_names
+from toolkit.models.parameters import buffers_kept, canonical, is_of_head, models_of_transformers, parameter_names
 from toolkit.printed_plan import named
 from toolkit.task import Task
 
 
-class Tried(NamedTuple):
+class FirstBatch(NamedTuple):
     """What the first micro-batch tells of a model."""
 
     unused: list[str]
@@ -35,7 +35,7 @@ def try_first_batch(
     batches: MicroBatches,
     plans: Iterable[MicroBatch],
     begins: bool,
-) -> Tried:
+) -> FirstBatch:
     """Try the first micro-batch of this process, and return which parameters are unused and which buffers change.
 
     Where one lacks a gradient the other micro-batches of the first global batch are tried too: how it is cut decides
@@ -74,7 +74,7 @@ def try_first_batch(
     ]
     module = runtime.accelerator.unwrap_model(model)
     unused = runtime.together(lambda: unused_parameters(module, everywhere, sometimes if runtime.size > 1 else []))
-    return Tried(unused, list(dict.fromkeys(name for _, _, names in found for name in names)))
+    return FirstBatch(unused, list(dict.fromkeys(name for _, _, names in found for name in names)))
 
 
 def try_compiled(task: Task, runtime: Runtime, model: torch.nn.Module, batches: MicroBatches, plan: MicroBatch) -> None:
@@ -103,15 +103,12 @@ def run_without_a_change(
         UserError: the loss is not a differentiable scalar.
     """
     module = runtime.accelerator.unwrap_model(model)
-    # A batch norm in training mode would take this batch into its statistics.
-    buffers = [(name, buffer, buffer.clone()) for name, buffer in module.named_buffers()]
     sharded = runtime.strategy.sharded
     names = parameter_names(module)
     # Nothing has to be sent to know it. (Accelerate's own `no_sync` does nothing where a launcher started one process,
     # though the model is wrapped there too.)
     alone: Any = getattr(model, "no_sync", nullcontext)
-    nothing_sent = gradients_of_units(model) if sharded else alone()
-    with nothing_sent as seen:
+    with buffers_kept(module) as buffers, gradients_of_units(model) if sharded else alone() as seen:
         total = loss_of_batch(task, model, runtime.to_device(micro.batch))
         if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
             raise UserError(
@@ -119,16 +116,13 @@ def run_without_a_change(
                 "weights: the sum (never the mean) over the units of the batch"
             )
         runtime.accelerator.backward(total)
+        changed = [canonical(name) for name, buffer, before in buffers if not torch.equal(buffer, before)]
     without = [
         name
         for parameter, name in names.items()
         if parameter.requires_grad and (parameter not in seen if sharded else parameter.grad is None)
     ]
     model.zero_grad(set_to_none=True)
-    changed = [canonical(name) for name, buffer, before in buffers if not torch.equal(buffer, before)]
-    with torch.no_grad():
-        for _, buffer, before in buffers:
-            buffer.copy_(before)
     return without, changed
 
 
@@ -217,18 +211,6 @@ def forgotten_parameters(model: torch.nn.Module, without: Iterable[str]) -> list
         if 2 * elements(unused - tables) <= elements(trained - tables):
             forgotten -= unused - head_of(part) - layers_left_out(part, trained, missing)
     return [names[parameter] for parameter in model.parameters() if parameter in forgotten]
-
-
-def models_of_transformers(model: torch.nn.Module) -> Iterator[Any]:
-    """Yield the models of Transformers in a network, each the outermost. Transformers is not imported for that."""
-    inside: set[torch.nn.Module] = set()
-    for module in model.modules():
-        # Sharding gives a module a class of its own, below that of the model.
-        kind = next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("torch.distributed."))
-        own = kind.__module__.partition(".")[0] == "transformers" and hasattr(module, "base_model_prefix")
-        if own and module not in inside:
-            inside.update(module.modules())
-            yield module
 
 
 def head_of(model: Any) -> set[torch.nn.Parameter]:

@@ -1,18 +1,14 @@
-"""What decides only the speed, tried before the first step: how much fits into memory at once, and what one more pass
-through the model costs.
+"""How many samples fit into memory at once, tried before the first step where `batch.micro` is auto.
 
-Both are remembered on this machine (`toolkit.data.cache`) for each model, device and precision. Processes of a sharded
-model exchange something in each layer, so neither is tried there.
+The answer is remembered on this machine (`toolkit.data.cache`) for each model, device and precision. Processes of a
+sharded model exchange something in each layer, so it is not tried there.
 """
 
 import gc
 import os
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from math import log2
+from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import psutil
@@ -29,13 +25,12 @@ from toolkit.distributed.phase import FORWARD_PASS, Phase
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError
 from toolkit.grad_cache import loss_of_batch
+from toolkit.models.parameters import buffers_kept
 from toolkit.optimizer import kept_bytes
-from toolkit.task import GlobalBatchLoss, Task
+from toolkit.task import Task
 
-FITS, CALL_COSTS = "what_fits", "call_costs"
-"""The folders of the cache."""
-SECONDS, REPEATS = 0.5, 8
-"""How often a pass is measured: until one of the two is reached."""
+FITS = "what_fits"
+"""The folder of the cache."""
 PART_OF_THE_REST = 0.9
 """Of the host's memory that is left, as much may be taken: the system ends a process that takes too much."""
 
@@ -158,16 +153,10 @@ def find_limits(
 def run_backward(task: Task, runtime: Runtime, module: torch.nn.Module, micro: LoadedMicroBatch) -> None:
     """Run a micro-batch forward and backward, and wait for it; buffers keep their values. Nothing is sent: the module
     is not wrapped."""
-    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    try:
-        with runtime.drawing_from(micro.keys):
-            runtime.accelerator.backward(loss_of_batch(task, module, runtime.to_device(micro.batch)))
+    with buffers_kept(module), runtime.drawing_from(micro.keys):
+        runtime.accelerator.backward(loss_of_batch(task, module, runtime.to_device(micro.batch)))
         if runtime.has_own_memory:
             torch.get_device_module(runtime.device).synchronize()
-    finally:
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
 
 
 def does_not_fit(task: Task, config: Config, runtime: Runtime, lack: str) -> str:
@@ -233,66 +222,6 @@ def memory_of(runtime: Runtime) -> int:
         properties = torch.get_device_module(runtime.device).get_device_properties(runtime.device)
         return int(properties.total_memory)
     return 0
-
-
-def call_cost(
-    task: Task, config: Config, runtime: Runtime, model: torch.nn.Module, batches: MicroBatches, plans: Sequence[Any]
-) -> int | None:
-    """Return what one more pass through the model costs beside its elements, in elements, the same in all processes;
-    None where batches are never cut finer for that.
-
-    Two of this process's micro-batches are timed, the first one whole and its first sample alone; the main process's
-    figure counts, rounded to a power of two, so that it seldom changes from run to run.
-
-    Args:
-        task: what is trained. Of a global-batch loss every further micro-batch costs another forward pass.
-        config: its settings.
-        runtime: where. Every micro-batch of a sharded model gathers it once more.
-        model: as Accelerate prepared it.
-        batches: makes micro-batches of plans.
-        plans: those of this process, of one step.
-    """
-    if isinstance(task.loss, GlobalBatchLoss) or runtime.strategy.is_sharded:
-        return None
-    # Known to all processes alike: the first micro-batch is as large in each.
-    whole = max(plans, key=lambda plan: plan.padded)
-    if not all(runtime.gather_all(whole.padded > 0 and len(whole.ids) > 1)):
-        return None
-    module = runtime.accelerator.unwrap_model(model)
-    key = key_of(task, config, runtime, module, runtime.threads)
-    known = runtime.on_main(lambda: remembered(CALL_COSTS, key))
-    if known is None:
-        runtime.phase("measuring what a pass through the model costs", whole.step + 1, patient=True)
-        measured = runtime.together(lambda: measure_call(task, runtime, module, batches, whole))
-        known = runtime.on_main(lambda: remember(CALL_COSTS, key, {"elements": measured}))
-    elements: int | None = known["elements"]
-    return elements
-
-
-def measure_call(
-    task: Task, runtime: Runtime, module: torch.nn.Module, batches: MicroBatches, whole: MicroBatch
-) -> int | None:
-    """Return the cost of a call in elements, a power of two; None if more elements take no longer, or a single sample
-    can't be trained on, as by a batch norm."""
-    alone = replace(whole, ids=whole.ids[:1], padded=whole.padded // len(whole.ids))
-    tried = [batches.__getitems__(plan) for plan in (whole, alone)]
-    seconds, begun = [float("inf")] * 2, perf_counter()
-    # One after the other, since the machine may have other work; the first passes take what only first ones take.
-    for number in range(1 + REPEATS):
-        for place, micro in enumerate(tried):
-            start = perf_counter()
-            try:
-                run_backward(task, runtime, module, micro)
-            except ValueError:
-                return None
-            finally:
-                module.zero_grad(set_to_none=True)
-            if number:
-                seconds[place] = min(seconds[place], perf_counter() - start)
-        if number and perf_counter() - begun > SECONDS:
-            break
-    each = (seconds[0] - seconds[1]) / (whole.padded - alone.padded)
-    return 2 ** round(log2(max(1.0, seconds[1] / each - alone.padded))) if each > 0 else None
 
 
 def key_of(task: Task, config: Config, runtime: Runtime, module: torch.nn.Module, *more: Any) -> str:

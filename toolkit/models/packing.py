@@ -6,13 +6,15 @@ them and attention stays inside it (`toolkit.attention`), and what the layers re
 with zeros, for whatever head the model has.
 """
 
-from collections.abc import Iterator, Mapping
-from inspect import signature
+from collections.abc import Callable, Mapping
+from functools import cache
+from inspect import Signature, signature
 from typing import Any
 
 import torch
 
 from toolkit.batch_layout import EndToEnd, end_to_end, layout
+from toolkit.models.parameters import models_of_transformers
 
 MODELS = frozenset(
     {"bert", "roberta", "xlm-roberta", "camembert", "electra", "albert", "distilbert", "modernbert", "ernie"}
@@ -59,18 +61,6 @@ def why_not(part: Any) -> str | None:
     return None
 
 
-def models_of_transformers(model: torch.nn.Module) -> Iterator[Any]:
-    """Yield the models of Transformers in a network, each the outermost. Transformers is not imported for that."""
-    inside: set[torch.nn.Module] = set()
-    for module in model.modules():
-        # Sharding gives a module a class of its own, below that of the model.
-        kind = next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("torch.distributed."))
-        own = kind.__module__.partition(".")[0] == "transformers" and hasattr(module, "base_model_prefix")
-        if own and module not in inside:
-            inside.update(module.modules())
-            yield module
-
-
 def lay_end_to_end(
     base: Any, args: tuple[Any, ...], options: Mapping[str, Any]
 ) -> tuple[tuple[()], dict[str, Any]] | None:
@@ -80,7 +70,8 @@ def lay_end_to_end(
         own.trial.knows_lengths = True
     if own.lengths is None or not own.padded or len(own.lengths) < 2:
         return None
-    given = signature(type(base).forward).bind(base, *args, **options).arguments
+    form = form_of(type(base).forward)
+    given = form.bind(base, *args, **options).arguments
     given = {name: value for name, value in {**given, **given.pop("kwargs", {})}.items() if value is not None}
     del given["self"]
     ids = given.get("input_ids")
@@ -94,9 +85,15 @@ def lay_end_to_end(
             given[name] = given[name].flatten()[placed.place].unsqueeze(0)
     given.pop("attention_mask", None)
     given["position_ids"] = (placed.position + first_position(base)).unsqueeze(0)
-    if "use_cache" in signature(type(base).forward).parameters:
+    if "use_cache" in form.parameters:
         given["use_cache"] = False
     return (), given
+
+
+@cache
+def form_of(forward: Callable[..., Any]) -> Signature:
+    """Return the signature of a forward method; to look at it takes longer than to bind it."""
+    return signature(forward)
 
 
 def first_position(base: Any) -> int:
