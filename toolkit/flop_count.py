@@ -172,7 +172,7 @@ class FlopMeter:
 
     def counting(self, micro: LoadedMicroBatch) -> "CountedPass | Uncounted":
         """Return the context in which a micro-batch runs; after its backward pass `stop` is called."""
-        return CountedPass(self, micro) if self.left else UNCOUNTED
+        return CountedPass(self, micro) if self.left and not micro.plan.dummy else UNCOUNTED
 
     def of(self, micro: LoadedMicroBatch) -> float:
         """Return the floating-point operations of a micro-batch, not a number where they are not known (yet)."""
@@ -202,5 +202,4 @@ class CountedPass(FlopCounter):  # type: ignore[no-untyped-call]
     def stop(self) -> None:
         """Note that the backward pass is done: what an optimizer multiplies does not count."""
         self.is_counting = False
-        if not self.micro.plan.dummy:
-            self.meter.learn(sizes_of(self.micro), self.flops if self.is_complete else None)
+        self.meter.learn(sizes_of(self.micro), self.flops if self.is_complete else None)

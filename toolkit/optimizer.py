@@ -74,16 +74,16 @@ class Adafactor(torch.optim.Adafactor):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Take a step."""
+        is_finite = is_step_taken(self)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self.change(parameter, group)
+                    self.change(parameter, group, is_finite)
 
-    def change(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+    def change(self, parameter: torch.Tensor, group: dict[str, Any], is_finite: torch.Tensor) -> None:
         """Change a weight, and what is kept of its gradients."""
         # In half precision squares would be too coarse.
         gradient, state = whole(parameter.grad).to(precise_type(parameter)), self.state[parameter]
-        is_finite = is_step_taken(self, gradient.device)
         if "step" not in state:
             state["step"] = torch.zeros((), device=gradient.device)
             if gradient.ndim > 1:
@@ -136,12 +136,13 @@ class Muon(torch.optim.AdamW):
                 torch.optim.Adam.step(self)
         finally:
             self.param_groups = groups
+        is_finite = is_step_taken(self)
         for group in groups:
             for parameter in group["params"]:
                 if group["matrices"] and parameter.grad is not None:
-                    self.change(parameter, group)
+                    self.change(parameter, group, is_finite)
 
-    def change(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+    def change(self, parameter: torch.Tensor, group: dict[str, Any], is_finite: torch.Tensor) -> None:
         """Change a matrix, and the running mean of its gradients."""
         state, momentum = self.state[parameter], group["betas"][0]
         if "momentum_buffer" not in state:
@@ -155,7 +156,7 @@ class Muon(torch.optim.AdamW):
             ahead = DTensor.from_local(ahead, *layout, shape=parameter.shape, stride=parameter.stride())
         update = own_part(orthogonal(whole(ahead), self.iterate_in), parameter)
         rate = group["lr"] * RMS_OF_ADAMW * sqrt(max(parameter.shape))
-        is_finite, own = is_step_taken(self, kept.device), local_of(parameter)
+        own = local_of(parameter)
         replace_if(is_finite, kept, mean)
         replace_if(is_finite, own, own * (1 - group["lr"] * group["weight_decay"]) - rate * update)
 
@@ -186,8 +187,9 @@ def own_part(update: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     return update[shard.within(all_of(parameter.shape))]
 
 
-def is_step_taken(optimizer: torch.optim.Optimizer, device: torch.device) -> torch.Tensor:
-    """Return whether the gradients are finite, as a tensor on a device: to look at it would be to wait."""
+def is_step_taken(optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    """Return whether the gradients are finite, as a tensor where the weights are: to look at it would be to wait."""
+    device = local_of(optimizer.param_groups[0]["params"][0]).device
     found_inf: torch.Tensor | None = getattr(optimizer, "found_inf", None)
     if found_inf is None:
         return torch.ones((), dtype=torch.bool, device=device)
@@ -206,13 +208,9 @@ def build_optimizer(config: OptimConfig, model: torch.nn.Module, precision: str 
 
     Args:
         config: which optimizer. The rate of each group is that of the run times its "rate_factor".
-        model: where it is sharded or split, that is done before.
+        model: where it is sharded or split, that is done before. It has layers if they are asked for (`check_layers`).
         precision: the mixed precision of the run; under bf16 Muon iterates in bfloat16.
-
-    Raises:
-        UserError: the settings ask for layers, and the model has none.
     """
-    check_layers(config, model)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     numbers = layer_numbers(model)
     # Of what is trained: beside adapters the head may be frozen, and the last layer then has the full rate.
@@ -268,11 +266,11 @@ def check_layers(config: OptimConfig, model: torch.nn.Module) -> None:
 
 
 def hidden_matrices(model: torch.nn.Module) -> set[torch.Tensor]:
-    """Return the matrices in the layers of a model that are trained; embeddings are none, nor is a head."""
+    """Return the matrices in the layers of a model; embeddings are none, nor is a head."""
     layers = [layer for stack in layer_stacks(model).values() for layer in stack]
     embedded = {p for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters(recurse=False)}
     inside = {parameter for layer in layers for parameter in layer.parameters()}
-    return {p for p in inside - embedded if p.ndim == 2 and p.requires_grad}
+    return {p for p in inside - embedded if p.ndim == 2}
 
 
 def begin_averages(optimizer: torch.optim.Optimizer) -> None:
@@ -318,22 +316,23 @@ def take_into_average(optimizer: torch.optim.Optimizer, decay: float, norm: torc
     The average of n steps is the sum of decay^(n - i) w_i over the sum of decay^(n - i), for i from 1 to n: it does not
     lean towards the weights of the beginning, however short the run.
     """
-    is_finite = torch.isfinite(norm)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    counted: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
     for parameter in parameters:
-        state, own = optimizer.state[parameter], local_of(parameter)
+        state = optimizer.state[parameter]
         if AVERAGE not in state:
             state[AVERAGE] = parameter.detach().to(precise_type(parameter), copy=True)
-            state[AVERAGED] = torch.zeros((), dtype=torch.float64, device=own.device)
-        if own.device not in counted:
-            before, taken = state[AVERAGED], is_finite.to(own.device)
-            now = torch.where(taken, 1 + decay * before, before)
-            counted[own.device] = (now, torch.where(taken, 1 / now, torch.zeros_like(now)))
-        # It is the same for all of them.
-        state[AVERAGED], share = counted[own.device]
+            state[AVERAGED] = torch.zeros((), dtype=torch.float64, device=local_of(parameter).device)
+    # What was summed up is the same for all of them.
+    before = optimizer.state[parameters[0]][AVERAGED]
+    taken = torch.isfinite(norm).to(before.device)
+    now = torch.where(taken, 1 + decay * before, before)
+    share = torch.where(taken, 1 / now, torch.zeros_like(now))
+    shares = {kind: share.to(kind) for kind in {optimizer.state[parameter][AVERAGE].dtype for parameter in parameters}}
+    for parameter in parameters:
+        state = optimizer.state[parameter]
+        state[AVERAGED] = now
         average = local_of(state[AVERAGE])
-        average.lerp_(own.to(average.dtype), share.to(average.dtype))
+        average.lerp_(local_of(parameter).to(average.dtype), shares[average.dtype])
 
 
 @contextmanager

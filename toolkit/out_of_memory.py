@@ -5,7 +5,6 @@ number in their place. Then no process changes its weights, as with any gradient
 all-reduce that comes next they learn why.
 """
 
-import gc
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
@@ -188,9 +187,7 @@ def free(state: TrainState) -> None:
     """Give back the memory of what nothing refers to any more."""
     if state.runtime.size == 1:
         state.model.zero_grad(set_to_none=True)
-    gc.collect()
-    if state.runtime.has_own_memory:
-        torch.get_device_module(state.runtime.device).empty_cache()
+    state.runtime.free_memory()
 
 
 def begin_again(state: TrainState, step: int, before: BeforeTheStep) -> None:

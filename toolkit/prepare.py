@@ -148,7 +148,6 @@ def prepare(
         frozen=built.frozen,
         unused=unused,
         drawn_by_topology=tried.seen.random,
-        packs=tried.seen.packs,
         saved_bytes=built.saved_bytes,
         changing_buffers=changing_buffers,
         power_sgd=power_sgd,

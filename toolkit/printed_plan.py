@@ -111,7 +111,7 @@ def plan(state: TrainState) -> dict[str, str]:
     summary["launch file"] = runtime.launch.description
     for part in state.model.modules():
         summary |= getattr(part, "plan_remarks", {})
-    if state.packs:
+    if state.sampler.packed:
         summary["packing"] = "without padding: inside the model the texts of a micro-batch lie end to end"
     if state.drawn_by_topology:
         summary["note"] = (

@@ -58,10 +58,14 @@ def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
         case "constant":
             return config.rate
         case "wsd":
-            falling = min(steps_of(config.falling, total_steps), span)
-            return above_floor(config, min(1.0, (total_steps - step) / max(1, falling)))
+            return above_floor(config, min(1.0, (total_steps - step) / max(1, falling_steps(config, total_steps))))
         case _:
             assert_never(config.schedule)
+
+
+def falling_steps(config: OptimConfig, total_steps: int) -> int:
+    """Return in how many steps at the end the rate of wsd falls: not those of the warm-up."""
+    return min(steps_of(config.falling, total_steps), max(1, total_steps - warmup_steps(config, total_steps)))
 
 
 def above_floor(config: OptimConfig, height: float) -> float:
@@ -74,8 +78,7 @@ def in_words(config: OptimConfig, total_steps: int) -> str:
     """Return how the rate goes on after the warm-up, for the plan."""
     text: str = config.schedule
     if config.schedule == "wsd":
-        falling = min(steps_of(config.falling, total_steps), max(1, total_steps - warmup_steps(config, total_steps)))
-        text = f"constant, and falling in the last {falling:,} (wsd)"
+        text = f"constant, and falling in the last {falling_steps(config, total_steps):,} (wsd)"
     if config.restarts:
         text += f" with {config.restarts} restart(s)"
     return text + (f" to {config.floor:g} of the peak" if config.floor else "")

@@ -20,6 +20,7 @@ from toolkit.distributed.memory import Lack
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError, UserError
 from toolkit.flop_count import FlopMeter
+from toolkit.models.compiled import is_compiled
 from toolkit.output.console import Display
 from toolkit.output.ledger import Ledger, LedgerRow
 from toolkit.output.meters import Meters, PeakMemory
@@ -119,8 +120,6 @@ class TrainState:
     """The parameters that are frozen because the task leaves them unused."""
     drawn_by_topology: Sequence[str] = ()
     """What in the model draws random numbers without regard to the samples, by name."""
-    packs: bool = False
-    """Whether the model computes batches without their padding."""
     saved_bytes: int = 0
     """What the saved model takes on the disk, where it was tried, in the main process."""
     remember_limits: Callable[[Limits], None] | None = None
@@ -155,8 +154,7 @@ class TrainState:
     def __post_init__(self) -> None:
         self.memory = PeakMemory(self.runtime.device)
         # What was compiled can't be counted while it trains.
-        compiled = any(module._compiled_call_impl is not None for module in self.model.modules())
-        self.flops = FlopMeter(attempts=0) if compiled else FlopMeter()
+        self.flops = FlopMeter(attempts=0) if is_compiled(self.model) else FlopMeter()
 
     @property
     def steps_per_epoch(self) -> int:

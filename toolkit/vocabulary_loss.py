@@ -71,39 +71,35 @@ def chunk_rows(vocabulary: int, device: torch.device) -> int:
     return max(FEWEST_ON_CPU if device.type == "cpu" else FEWEST, LOGITS // vocabulary)
 
 
-def causal_scores(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], smoothing: float = 0.0) -> TokenScores:
+def causal_scores(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> TokenScores:
     """Return losses and guesses of a causal model of Transformers.
 
     Args:
         model: the model, or what wraps it.
         batch: "input_ids" and "attention_mask", padded on the right, and what `note_labels` returns of the next tokens.
-        smoothing: the share of each label's probability that is spread over the vocabulary.
     """
     with padding_known(batch, on_the_right=True):
         # A cache would keep the keys and values of all layers for a next token, which nobody asks for.
         inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"], "use_cache": False}
-        return token_scores(model, inputs, batch, smoothing)
+        return token_scores(model, inputs, batch)
 
 
-def masked_scores(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], smoothing: float = 0.0) -> TokenScores:
+def masked_scores(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> TokenScores:
     """Return losses and guesses of a model of Transformers that fills in words.
 
     Args:
         model: the model, or what wraps it.
         batch: what the model takes, and what `note_labels` returns of the hidden tokens.
-        smoothing: the share of each label's probability that is spread over the vocabulary.
     """
     with padding_known(batch):
-        return token_scores(model, inputs_of(batch, "labels", "carrying", "targets"), batch, smoothing)
+        return token_scores(model, inputs_of(batch, "labels", "carrying", "targets"), batch)
 
 
-def token_scores(
-    model: torch.nn.Module, inputs: Mapping[str, Any], batch: Mapping[str, torch.Tensor], smoothing: float
-) -> TokenScores:
+def token_scores(model: torch.nn.Module, inputs: Mapping[str, Any], batch: Mapping[str, torch.Tensor]) -> TokenScores:
     """Call a model, or what wraps it, with inputs of its own and return losses and guesses instead of logits."""
     module = language_model_of(model)
     before = module.__dict__.get("forward")
-    module.forward = Head(module, smoothing)
+    module.forward = Head(module)
     try:
         # As arguments of the call, so that whoever remembers calls by their arguments knows one from another.
         scores: TokenScores = model(**inputs, carrying=batch["carrying"], targets=batch["targets"])
@@ -122,9 +118,8 @@ def language_model_of(model: torch.nn.Module) -> Any:
 class Head:
     """Stands for the forward pass of a language model, in one call: returns scores of labelled tokens."""
 
-    def __init__(self, module: Any, smoothing: float) -> None:
+    def __init__(self, module: Any) -> None:
         self.module = module
-        self.smoothing = smoothing
         self.forward: Callable[..., Any] = module.forward
         self.layers: str = module.base_model_prefix
         self.output: Any = None
@@ -158,15 +153,17 @@ class Head:
         else:
             chunked, logits = False, self.forward(*args, **kwargs).logits
         if self.hidden is None:
-            reason = reason or "does not say what its layers return"
+            # All logits of the batch were made, whatever was asked for.
+            chunked, reason = False, reason or "does not say what its layers return"
             logits = logits.flatten(0, -2).index_select(0, places)
-        if reason is not None and logits.numel() > LOGITS and not chunked:
+        if reason is not None and logits.numel() > LOGITS:
             lines = getattr(self.module, "plan_remarks", {})
             self.module.plan_remarks = {**lines, "logits": f"all at once: a {type(self.module).__name__} {reason}"}
-        if not chunked or self.hidden is None:
+        if not chunked:
             scores = self.scores(logits.flatten(0, -2), targets)
             # Cloned, since FSDP2 warns of what looks into another tensor.
             return scores if count else TokenScores(*(values[:0].clone() for values in scores))
+        assert self.hidden is not None
         if not torch.is_grad_enabled():
             return self.in_chunks(self.hidden, targets)
         self.weights = parameters_behind(logits)
@@ -226,7 +223,7 @@ class Head:
 
     def scores(self, logits: torch.Tensor, targets: torch.Tensor) -> TokenScores:
         """Return the scores of some tokens."""
-        losses = F.cross_entropy(full_precision(logits), targets, reduction="none", label_smoothing=self.smoothing)
+        losses = F.cross_entropy(full_precision(logits), targets, reduction="none")
         return TokenScores(losses, targets.new_empty(0) if torch.is_grad_enabled() else logits.argmax(-1))
 
     def in_chunks(self, hidden: torch.Tensor, targets: torch.Tensor) -> TokenScores:

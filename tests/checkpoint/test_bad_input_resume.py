@@ -190,6 +190,13 @@ def test_settings_that_change_numbers_are_refused_each_with_both_values(where: s
     assert contents(folder) == before
 
 
+def test_another_fall_of_the_same_schedule_is_refused(tmp_path: Path) -> None:
+    """Only one schedule takes the setting, and not the one that is tried above."""
+    wsd = ["--optim.schedule", "wsd"]
+    run(tmp_path / "run", *wsd).done()
+    run(tmp_path / "run", *wsd, "--optim.decay", "0.5").told("optim.decay was null and is now 0.5")
+
+
 def test_every_setting_is_one_that_changes_numbers_or_one_that_a_run_may_change() -> None:
     """A new one has to be put into one of the two lists; the second is tried in test_resume.py."""
     speed_and_cadence = {
@@ -201,7 +208,7 @@ def test_every_setting_is_one_that_changes_numbers_or_one_that_a_run_may_change(
     }  # fmt: skip
     # Of the tiny recipe's own, and of what is given instead of epochs.
     others = {"steps", "data.workers", "model.name"}
-    # Of another schedule than the one that is tried there.
+    # Tried by itself above.
     others |= {"optim.decay"}
     assert set(flatten(as_mapping(Tiny()))) == speed_and_cadence | set(OTHER_NUMBERS) | others
 

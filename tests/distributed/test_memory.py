@@ -81,8 +81,7 @@ def start(folder: Path, *flags: str) -> Outcome:
         (
             "forward",
             [
-                "in the forward pass of step 3, with 1 sample at once (values: 1 x ",
-                "Give a launch file that spreads",
+                "in the forward pass of step 3, with 1 sample at once (values: 1 x 5 x 4)",
                 "Give a launch file that spreads",
             ],
         ),
@@ -106,7 +105,7 @@ def test_one_message_says_where_and_what_to_change(place: str, parts: list[str],
 
 
 def test_settings_that_make_another_run_are_named_apart() -> None:
-    """Of a recipe that generates and whose model checkpoints activations, with a single sample at once."""
+    """Of a recipe that generates and whose model checkpoints activations, with a single sample at once and several."""
     section = SimpleNamespace
     config: Any = section(
         model=section(name="a model", lora=None, checkpoint_activations=False),
@@ -120,6 +119,7 @@ def test_settings_that_make_another_run_are_named_apart() -> None:
             (FORWARD_PASS, 4, micro, False),
             (PREDICTING, None, micro, True),
             (OPTIMIZER_STEP, 4, None, False),
+            (FORWARD_PASS, 4, section(ids=tuple(range(9)), batch={"input_ids": torch.empty(9, 512)}), False),
         )
     ]
     assert "Give --model.checkpoint_activations true, or a launch file" in told_of[0]
@@ -127,6 +127,8 @@ def test_settings_that_make_another_run_are_named_apart() -> None:
     assert "after step 3, with 1 sample at once (input_ids: 1 x 512). Give a launch with more processes" in told_of[1]
     assert told_of[1].endswith("give a smaller generate.tokens, or a smaller data.max_length")
     assert told_of[2].endswith("give --model.lora.rank 16, which trains adapters alone")
+    half = "Give --batch.micro 4 or less, or --batch.micro auto (it changes no number), or --model"
+    assert f"with 9 samples at once (input_ids: 9 x 512). {half}" in told_of[3]
 
 
 @pytest.mark.parametrize("place", ["forward", "backward", "prediction"])

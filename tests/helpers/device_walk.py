@@ -67,9 +67,9 @@ ENVIRONMENT = {
     "sharded": SHARDED,
     "offloaded": {**SHARDED, "FSDP_OFFLOAD_PARAMS": "true"},
 }
+WALKED = [*RECIPES, WEIGHTED[0]]
 # Beside cpu and whole, which are those of every recipe: one that generates, one with a global-batch loss, one with two
 # models.
-WALKED = [*RECIPES, WEIGHTED[0]]
 MORE = {"chat": ("sharded",), "classify": ("offloaded",), "embed": ("sharded",), "prefer": ("offloaded",)}
 # Walked with classify, each beside adamw, which all recipes take.
 OPTIMIZERS = ("sgd", "adafactor", "muon")

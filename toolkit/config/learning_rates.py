@@ -6,13 +6,15 @@ from toolkit.config.model import ModelConfig, Trained
 from toolkit.config.schema import AnyConfig, Config
 
 IN_WORDS: dict[Trained, str] = {"new": "new weights", "pretrained": "pre-trained weights", "adapters": "adapters"}
-USUAL: dict[str, dict[Trained, tuple[float, float]]] = {
-    "adamw": {"new": (1e-5, 0.1), "pretrained": (1e-7, 5e-4), "adapters": (1e-6, 1e-2)},
+Range = tuple[float, float]
+OF_ADAMW: dict[Trained, Range] = {"new": (1e-5, 0.1), "pretrained": (1e-7, 5e-4), "adapters": (1e-6, 1e-2)}
+USUAL: dict[str, dict[Trained, Range]] = {
+    "adamw": OF_ADAMW,
     "sgd": {"new": (1e-3, 10.0), "pretrained": (1e-4, 1.0), "adapters": (1e-3, 10.0)},
     # A part of the size of each weight.
     "adafactor": {"new": (1e-3, 1.0), "pretrained": (1e-4, 0.1), "adapters": (1e-3, 1.0)},
     # Its steps are scaled to those of AdamW.
-    "muon": {"new": (1e-5, 0.1), "pretrained": (1e-7, 5e-4), "adapters": (1e-6, 1e-2)},
+    "muon": OF_ADAMW,
 }
 """The lowest and the highest rate that is usual: those of published recipes lie well within."""
 

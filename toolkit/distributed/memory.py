@@ -53,8 +53,7 @@ class Lack:
         micro = phase.batch
         if micro is not None:
             shapes = {name: tensor.to("meta") for name, tensor in micro.batch.items()}
-            micro = replace(micro, batch=shapes)
-            phase = Phase(phase.what, phase.step, phase.patient, phase.since, phase.place, micro)
+            phase = phase._replace(batch=replace(micro, batch=shapes))
         return Lack(lack_of(error), phase)
 
 

@@ -135,8 +135,8 @@ class Runtime:
 
     def drawing_from(self, keys: torch.Tensor | None) -> AbstractContextManager[Layout]:
         """Draw dropout in the block from these keys of the rows of a batch (`toolkit.batch_layout`)."""
-        part = self.mesh["tp"].get_local_rank() if self.strategy.tensor > 1 else 0
-        return drawing_from(None if keys is None else keys.to(self.device, non_blocking=True), part)
+        keys = None if keys is None else keys.to(self.device, non_blocking=True)
+        return drawing_from(keys, part=self.rank % self.strategy.tensor)
 
     def put(self, values: torch.Tensor) -> torch.Tensor:
         """Return a tensor of the host on the device of this process, without waiting for the copy."""
@@ -152,9 +152,9 @@ class Runtime:
         """Return the sum of the counts of all processes: the one small all-reduce of a step, on the host."""
         if self.control is None:
             return Counts.of_sum(mine.vector())
-        flags = {"stop": mine.stop, "trouble": mine.trouble, "lacking": mine.lacking}
-        counted = mine if self.is_counted else Counts(flops=mine.flops, **flags)
-        vector = torch.tensor(counted.vector(), dtype=torch.float64)
+        if not self.is_counted:
+            mine = Counts(stop=mine.stop, trouble=mine.trouble, lacking=mine.lacking, flops=mine.flops)
+        vector = torch.tensor(mine.vector(), dtype=torch.float64)
         torch.distributed.all_reduce(vector, group=self.control)
         return Counts.of_sum(vector.tolist())
 
@@ -270,6 +270,12 @@ class Runtime:
             return host.tolist()
 
         return read
+
+    def free_memory(self) -> None:
+        """Give back the memory of tensors that nothing refers to any more."""
+        gc.collect()
+        if self.has_own_memory:
+            torch.get_device_module(self.device).empty_cache()
 
     def close(self) -> None:
         """Leave the process groups, all processes together.

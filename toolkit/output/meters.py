@@ -2,6 +2,7 @@
 device's peak that it reaches."""
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
@@ -75,20 +76,35 @@ def arithmetic_of(model: torch.nn.Module, precision: str) -> str | None:
             return None
 
 
-def host_peak() -> int:
-    """Return the most host memory that this process has had resident, in bytes."""
-    try:
-        # Linux hands the figure of `getrusage` on to the processes that a large one starts.
+def linux_peak() -> int | None:
+    """Return the most host memory that this process has had resident since it was last forgotten, in bytes; None where
+    the system does not tell (it is no Linux)."""
+    with suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    except OSError:  # no Linux
-        pass
-    return getrusage(RUSAGE_SELF).ru_maxrss * (1 if platform == "darwin" else 1024)
+    return None
+
+
+def forget_peak(device: torch.device) -> None:
+    """Set the peaks of host and device back to what is taken now, where the system can."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # see proc_pid_clear_refs
+    forget = None if device.type == "cpu" else getattr(torch.get_device_module(device), "reset_peak_memory_stats", None)
+    if forget is not None:
+        forget(device)
+
+
+def host_peak() -> int:
+    """Return the most host memory that this process has had resident, in bytes, since what `batch.micro auto` tried."""
+    # Linux hands the figure of `getrusage` on to the processes that a large one starts.
+    peak = linux_peak()
+    return getrusage(RUSAGE_SELF).ru_maxrss * (1 if platform == "darwin" else 1024) if peak is None else peak
 
 
 def device_peak(device: torch.device) -> int | None:
-    """Return the most memory that tensors have had on a device, in bytes; None where it has none of its own."""
+    """Return the most memory that tensors have had on a device, in bytes, since what `batch.micro auto` tried; None
+    where it has none of its own."""
     if device.type == "cpu":
         return None
     # A count of the allocator, on the host: nothing waits for the device.

@@ -4,11 +4,9 @@ The answer is remembered on this machine (`toolkit.data.cache`) for each model, 
 sharded model exchange something in each layer, so it is not tried there.
 """
 
-import gc
 import os
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -27,6 +25,7 @@ from toolkit.errors import SharedUserError
 from toolkit.grad_cache import loss_of_batch
 from toolkit.models.parameters import buffers_kept
 from toolkit.optimizer import kept_bytes
+from toolkit.output.meters import forget_peak, linux_peak
 from toolkit.task import Task
 
 FITS = "what_fits"
@@ -116,9 +115,7 @@ def find_limits(
             module.zero_grad(set_to_none=True)
         if found is None and host is not None:
             host.note(count)
-        gc.collect()
-        if runtime.has_own_memory:
-            torch.get_device_module(runtime.device).empty_cache()
+        runtime.free_memory()
         return found
 
     fits, count = 0, 1
@@ -134,6 +131,8 @@ def find_limits(
             count = min(2 * count, share) if count < share else 0
         else:
             count = (fits + too_many) // 2 if too_many - fits > max(1, too_many // 8) else 0
+    # What was tried is no part of the training.
+    forget_peak(runtime.device)
     if not fits:
         rank, lacking = next((rank, lack) for rank, lack in enumerate(lacks) if lack is not None)
         who = f"process {rank}: " if runtime.size > 1 else ""
@@ -197,16 +196,12 @@ class HostMemory:
     def begin(self) -> None:
         """Begin to watch what the samples take, beside what is held by now."""
         self.held = max(0, resident() - self.before)
-        with suppress(OSError):
-            # Sets the peak back to what is taken now (proc_pid_clear_refs).
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        forget_peak(torch.device("cpu"))
 
     def note(self, count: int) -> None:
         """Note what so many samples took."""
-        with suppress(OSError, ValueError, StopIteration):
-            lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-            peak = 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
-            self.each = max(0, peak - self.before - self.held) / count
+        peak = linux_peak()
+        self.each = None if peak is None else max(0, peak - self.before - self.held) / count
 
 
 def resident() -> int:

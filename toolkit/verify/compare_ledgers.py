@@ -13,6 +13,8 @@ NOTABLE = 1e-6
 """A step is named if its relative difference is larger."""
 EXACT = {"samples": ("fingerprint", "samples"), "units": ("units",), "skipped steps": ("skipped",)}
 ROUNDED = {"losses": "loss", "gradient norms": "gradient_norm", "learning rates": "learning_rate"}
+FRACTIONS = ("units",)
+"""Fields of `EXACT` that may be fractions, which are rounded: units are a sum of weights where rows have one."""
 
 
 @dataclass
@@ -99,16 +101,15 @@ class LedgerComparison:
         self.common += 1
         self.last_common = step
         for name, fields in EXACT.items():
-            difference = max(exact_difference(a.get(field), b.get(field)) for field in fields)
+            difference = max(exact_difference(field, a.get(field), b.get(field)) for field in fields)
             self.divergences[name].add(step, difference, self.tolerance)
         for name, field in ROUNDED.items():
             self.divergences[name].add(step, relative_difference(a.get(field), b.get(field)), self.tolerance)
 
 
-def exact_difference(a: Any, b: Any) -> float:
-    """Return 0 for equal values and infinity for others; of fractions the relative difference, since a sum of weights
-    is rounded."""
-    if isinstance(a, float) or isinstance(b, float):
+def exact_difference(field: str, a: Any, b: Any) -> float:
+    """Return 0 for equal values and infinity for others; of `FRACTIONS` the relative difference."""
+    if field in FRACTIONS and (isinstance(a, float) or isinstance(b, float)):
         return relative_difference(a, b)
     return 0.0 if a == b else inf
 
