@@ -16,7 +16,7 @@ from toolkit import BatchConfig, Config, Task, TaskData
 from toolkit.attention import padding_known
 from toolkit.batch_layout import CHECKPOINTING, Layout, drawing_from, end_to_end
 from toolkit.data.collate import pad
-from toolkit.data.loader import row_keys
+from toolkit.data.loader import KeyedRows
 from toolkit.distributed.start_runtime import start_runtime
 from toolkit.dropout import SampleDropout, elements, kept, know_samples, number_of
 from toolkit.losses import output_of
@@ -31,7 +31,7 @@ def mask(
     *, seed: int = 0, step: int = 0, ids: Sequence[int] = range(ROWS), name: str = "a", before: int = 0, rate: float
 ) -> torch.Tensor:
     """Return which elements of (rows, tokens, features) are left out, after so many earlier calls."""
-    own = Layout(keys=row_keys(seed, step, list(ids)), calls={number_of(name): before})
+    own = Layout(keys=KeyedRows(seed, step, list(ids)).keys(), calls={number_of(name): before})
     left = elements(torch.ones(len(ids), TOKENS, FEATURES), rate, number_of(name), own)
     assert left is not None
     return left == 0
@@ -83,11 +83,11 @@ def test_neighbours_are_independent(what: str, rate: float) -> None:
 
 def test_rows_of_one_sample_differ_and_depend_on_nothing_else() -> None:
     """Pairs and their negatives: the second row of a sample is another one, wherever it stands in a batch."""
-    together = row_keys(0, 5, [7, 3], torch.tensor([0, 1, 0, 1]))
+    together = KeyedRows(0, 5, [7, 3], torch.tensor([0, 1, 0, 1])).keys()
     assert len(set(together.tolist())) == 5
-    alone = row_keys(0, 5, [3], torch.tensor([0, 0]))
+    alone = KeyedRows(0, 5, [3], torch.tensor([0, 0])).keys()
     assert together[[1, 3, 4]].tolist() == alone.tolist()
-    assert row_keys(0, 5, [3])[0] == alone[0]
+    assert KeyedRows(0, 5, [3]).keys()[0] == alone[0]
 
 
 def test_a_mask_is_what_its_formula_says() -> None:
@@ -100,7 +100,7 @@ def test_a_mask_is_what_its_formula_says() -> None:
         x = x * 0x846CA68B % 2**32
         return x ^ x >> 16
 
-    keys, rate = row_keys(3, 4, [11, 12]), 0.3
+    keys, rate = KeyedRows(3, 4, [11, 12]).keys(), 0.3
     left = elements(torch.ones(2, 3, 5), rate, number_of("some.dropout"), Layout(keys=keys))
     assert left is not None
     for row, key in enumerate(keys[:-1].tolist()):
@@ -116,7 +116,7 @@ def test_a_mask_is_what_its_formula_says() -> None:
 
 @pytest.mark.parametrize("rate", [1e-3, 0.1, 0.5, 0.999, 1.0])
 def test_the_mean_stays(rate: float) -> None:
-    left = elements(torch.ones(512, 64, 64), rate, 1, Layout(keys=row_keys(0, 0, range(512))))
+    left = elements(torch.ones(512, 64, 64), rate, 1, Layout(keys=KeyedRows(0, 0, range(512)).keys()))
     assert left is not None
     error = (rate / max(1 - rate, 1e-12) / left.numel()) ** 0.5
     assert abs(float(left.double().mean()) - (rate < 1)) < 4 * error if rate < 1 else not left.any()
@@ -143,7 +143,7 @@ def test_a_rate_is_met_to_one_of_its_steps() -> None:
 )
 def test_masks_are_the_same_in_any_layout(lengths: list[int], parts: int, longer: int, order: Any) -> None:
     ids = order.sample(range(1000), len(lengths))
-    whole = Layout(keys=row_keys(0, 1, ids))
+    whole = Layout(keys=KeyedRows(0, 1, ids).keys())
     expected = elements(torch.ones(len(ids), max(lengths), 7), 0.4, 1, whole)
     assert expected is not None
     rows = list(range(len(ids)))
@@ -153,7 +153,7 @@ def test_masks_are_the_same_in_any_layout(lengths: list[int], parts: int, longer
             continue
         mine = [lengths[row] for row in part]
         longest = max(mine) + longer
-        keys = row_keys(0, 1, [ids[row] for row in part])
+        keys = KeyedRows(0, 1, [ids[row] for row in part]).keys()
         padded = elements(torch.ones(len(part), longest, 7), 0.4, 1, Layout(keys=keys))
         flat_layout = Layout(keys=keys, shape=torch.Size((len(part), longest)))
         flat = elements(torch.ones(len(part) * longest, 7), 0.4, 1, flat_layout)
@@ -236,7 +236,7 @@ def gradients(state: TrainState, parts: Sequence[Sequence[int]], step: int = 0) 
     model.zero_grad()
     for part in parts:
         batch = state.task.collate(state.task.data.train.fetch(part))
-        with drawing_from(row_keys(0, step, part)):
+        with drawing_from(KeyedRows(0, step, part).keys()):
             state.task.loss(model, batch).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
@@ -384,7 +384,7 @@ def test_generation_and_evaluation_draw_nothing() -> None:
     state.model.eval()
     batch = state.task.collate(state.task.data.train.fetch(range(6)))
     plainly = know_samples(Plain()).eval()
-    with drawing_from(row_keys(0, 0, range(6))):
+    with drawing_from(KeyedRows(0, 0, range(6)).keys()):
         found = state.model(batch["input_ids"], batch["attention_mask"])
     assert torch.equal(found, plainly(batch["input_ids"], batch["attention_mask"]))
 

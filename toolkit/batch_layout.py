@@ -5,7 +5,7 @@ need not look at a mask on the device. It is a state of this process and not an 
 inside models of other people.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -64,11 +64,19 @@ class Trial:
         self.given.setdefault(module, []).append(values.double().sum())
 
 
+@dataclass(frozen=True)
+class LateKeys:
+    """Keys of rows (see `Layout.keys`) that are made when a dropout first asks for them: many models have none."""
+
+    rows: int
+    make: Callable[[], torch.Tensor]
+
+
 @dataclass
 class Layout:
     """What is known of the batch that is computed right now."""
 
-    keys: torch.Tensor | None = None
+    keys: torch.Tensor | LateKeys | None = None
     """What dropout is drawn from, for each row, and at the end once for none, int32 (rows + 1,); None draws it from
     torch's generator."""
     shape: torch.Size | None = None
@@ -97,7 +105,16 @@ class Layout:
     @property
     def rows(self) -> int:
         """The rows that there are keys for."""
+        if isinstance(self.keys, LateKeys):
+            return self.keys.rows
         return 0 if self.keys is None else len(self.keys) - 1
+
+    def made_keys(self) -> torch.Tensor:
+        """Return the keys, of a batch that has any."""
+        if isinstance(self.keys, LateKeys):
+            self.keys = self.keys.make()
+        assert self.keys is not None
+        return self.keys
 
 
 _now = Layout()
@@ -119,7 +136,7 @@ def using(chosen: Layout) -> Iterator[Layout]:
         _now = before
 
 
-def drawing_from(keys: torch.Tensor | None, part: int = 0) -> AbstractContextManager[Layout]:
+def drawing_from(keys: torch.Tensor | LateKeys | None, part: int = 0) -> AbstractContextManager[Layout]:
     """Draw dropout from these keys (see `Layout.keys`) in the block: forward and backward pass of one micro-batch."""
     return using(Layout(keys=keys, part=part))
 

@@ -105,8 +105,7 @@ def one_kernel() -> Callable[[torch.Tensor, torch.Tensor, int, float], torch.Ten
 
 def by_row(own: Layout, number: int) -> torch.Tensor:
     """Return a hash for each row, (rows,), for the dropout of this number; each of its calls has another."""
-    assert own.keys is not None
-    return mix(own.keys[:-1] ^ called(own, number))
+    return mix(own.made_keys()[:-1] ^ called(own, number))
 
 
 def called(own: Layout, number: int) -> int:
@@ -134,11 +133,10 @@ def by_token(own: Layout, number: int, tokens: int) -> torch.Tensor:
 
     What does not depend on the dropout is made once for a batch.
     """
-    assert own.keys is not None
     end_to_end = own.end_to_end
     place = ("end to end", 0) if end_to_end is not None else ("padded", tokens)
     if place not in own.hashes:
-        rows = mix(own.keys[:-1].clone())
+        rows = mix(own.made_keys()[:-1].clone())
         if end_to_end is not None:
             own.hashes[place] = mix(rows[end_to_end.row] + end_to_end.position.to(torch.int32) * GOLDEN)
         else:
@@ -188,8 +186,7 @@ def channels(values: torch.Tensor, rate: float, number: int, own: Layout) -> tor
 
 def shared(values: torch.Tensor, rate: float, number: int, own: Layout) -> torch.Tensor:
     """Drop elements of a table that all samples share: the same ones in all micro-batches of a step."""
-    assert own.keys is not None
-    hashes = mix(own.keys[-1:] ^ called(own, number)).squeeze(0)
+    hashes = mix(own.made_keys()[-1:] ^ called(own, number)).squeeze(0)
     for size in values.shape[:-1]:
         hashes = one_more(hashes, size)
     return dropped(values, hashes, rate)

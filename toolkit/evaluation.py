@@ -183,7 +183,7 @@ def evaluate_model(
             loss += total
             units += micro.units
             samples += len(micro.ids)
-            seen += fingerprint(np.array(micro.ids))
+            seen += micro.plan.fingerprint
         held.append(None if micro.plan.dummy else scored)
         # Every process counts alike, so that the decision to gather needs no agreement.
         if number == order.steps_per_epoch or len(held) * size >= HELD_SAMPLES:

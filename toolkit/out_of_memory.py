@@ -5,7 +5,6 @@ number in their place. Then no process changes its weights, as with any gradient
 all-reduce that comes next they learn why.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from math import isfinite, nan
@@ -135,7 +134,7 @@ class AddedUp(AbstractContextManager["AddedUp"]):
 
     def __init__(self, model: torch.nn.Module, micro_batches: int) -> None:
         self.micro_batches = micro_batches
-        self.times: Counter[torch.Tensor] = Counter()
+        self.times: dict[torch.Tensor, int] = {}
         is_first = isinstance(model, DistributedDataParallel) and not model._has_rebuilt_buckets
         self.parameters = [p for p in model.parameters() if p.requires_grad] if is_first else []
         self.handles: list[Any] = []
@@ -151,7 +150,7 @@ class AddedUp(AbstractContextManager["AddedUp"]):
 
     def note(self, parameter: torch.Tensor) -> None:
         """Count one micro-batch of a parameter."""
-        self.times[parameter] += 1
+        self.times[parameter] = self.times.get(parameter, 0) + 1
 
     @property
     def complete(self) -> set[torch.Tensor]:

@@ -152,6 +152,8 @@ class TrainState:
     output: Output = field(default_factory=Output)
 
     def __post_init__(self) -> None:
+        # To walk through a large model takes longer than to clip its gradients.
+        self.parameters = list(self.model.parameters())
         self.memory = PeakMemory(self.runtime.device)
         # What was compiled can't be counted while it trains.
         self.flops = FlopMeter(attempts=0) if is_compiled(self.model) else FlopMeter()

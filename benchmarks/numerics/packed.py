@@ -89,7 +89,7 @@ def both(name: str, folder: Path, steps: int) -> tuple[Numbers, Numbers]:
 def trained(recipe: Any, config: Any, runtime: Runtime) -> Numbers:
     """Train a recipe."""
     training = prepare(recipe.task(config), config, runtime)
-    assert training.packs == (config.batch.pack == "always")
+    assert training.sampler.packed == (config.batch.pack == "always")
     assert not training.drawn_by_topology
     training.output.rows = rows = []
     train(training)

@@ -24,7 +24,7 @@ from machine import machine, table
 
 from toolkit.attention import padding_known
 from toolkit.batch_layout import Layout, drawing_from
-from toolkit.data.loader import row_keys
+from toolkit.data.loader import KeyedRows
 from toolkit.dropout import elements, know_samples
 
 BOUND = 1.03
@@ -100,7 +100,7 @@ def steps(name: str, tokens: int, rounds: int, device: torch.device) -> tuple[li
     def step(number: int, with_samples: bool) -> float:
         synchronize(device)
         started = time.perf_counter()
-        keys = row_keys(0, number, range(ROWS)).to(device) if with_samples else None
+        keys = KeyedRows(0, number, range(ROWS)).keys().to(device) if with_samples else None
         with drawing_from(keys):
             with padding_known(batch, on_the_right=True):
                 states = model(input_ids=ids, attention_mask=batch["attention_mask"]).last_hidden_state
@@ -129,7 +129,7 @@ def operation(name: str, rounds: int, device: torch.device) -> list[str]:
     """Return the row of a dropout by itself; what is made once for a batch is made before."""
     values = torch.randn(OPERATIONS[name], device=device, requires_grad=True)
     upstream = torch.randn_like(values)
-    layout = Layout(keys=row_keys(0, 0, range(ROWS)).to(device))
+    layout = Layout(keys=KeyedRows(0, 0, range(ROWS)).keys().to(device))
 
     def by_samples(number: int) -> torch.Tensor:
         left = elements(values, RATE, number, layout)

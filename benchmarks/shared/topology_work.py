@@ -118,7 +118,7 @@ def run_layout(
     training = prepare(work_task(name, samples), work_config(micro, cut, epochs), runtime)
     assert not training.drawn_by_topology, training.drawn_by_topology
     assert abs(active_dropout(training.model) - DROPOUT) < 1e-6
-    assert training.packs == (cut == "packed")
+    assert training.sampler.packed == (cut == "packed")
     training.output.rows = rows = []
     last: Evaluation = train(training)
     evaluations = [row.evaluation for row in rows if row.evaluation is not None]

@@ -111,7 +111,7 @@ def run_all(output: Path, data: Path, micro_batches: list[int | None], names: li
                 "examples": last.examples,
                 "dropout": active_dropout(training.model),
                 "drawn_by_topology": training.drawn_by_topology,
-                "packs": training.packs,
+                "packs": training.sampler.packed,
             }
             runtime.accelerator.free_memory()
     assert runtime is not None

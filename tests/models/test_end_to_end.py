@@ -13,7 +13,7 @@ from small_families import WORDS, has_head, small_model
 
 from toolkit.batch_layout import LENGTHS, Trial, drawing_from, layout
 from toolkit.data.collate import pad
-from toolkit.data.loader import row_keys
+from toolkit.data.loader import KeyedRows
 from toolkit.dropout import know_samples, remember_callers
 from toolkit.losses import causal_logits, output_of
 from toolkit.models.packing import MODELS, lay_end_to_end, take_padding_out
@@ -61,7 +61,7 @@ def run(
     model.zero_grad()
     total = 0.0
     for part in parts:
-        with drawing_from(row_keys(0, 3, part)):
+        with drawing_from(KeyedRows(0, 3, part).keys()):
             loss = values_of(model, batch_of(part, packed, side), causal).pow(3).sum()
             loss.backward()  # type: ignore[no-untyped-call]
         total += loss.item()
@@ -76,7 +76,7 @@ def apart(one: tuple[float, torch.Tensor], other: tuple[float, torch.Tensor]) ->
 def remember_functions(model: torch.nn.Module) -> None:
     """Find what calls dropout as a function, as a run does before its first step."""
     trial = Trial()
-    with drawing_from(row_keys(0, 0, [0, 1])) as own, watching(model, trial, list, []), torch.no_grad():
+    with drawing_from(KeyedRows(0, 0, [0, 1]).keys()) as own, watching(model, trial, list, []), torch.no_grad():
         own.trial = trial
         output_of(model, batch_of([0, 1], True))
     for module in trial.callers:
@@ -136,7 +136,7 @@ def test_a_changed_neighbour_changes_nothing(kind: str, packs: list[int]) -> Non
     found = []
     for samples in (SAMPLES, changed):
         model.zero_grad()
-        with drawing_from(row_keys(0, 0, range(6))):
+        with drawing_from(KeyedRows(0, 0, range(6)).keys()):
             states = output_of(model, batch_of(range(6), True, samples=samples)).last_hidden_state
             rest = states[[0, 2, 3, 5]]
             rest.pow(2).sum().backward()
@@ -168,7 +168,7 @@ def test_generation_with_its_cache_is_left_alone(kind: str, packs: list[int]) ->
     expected = model.generate(**inputs, **options)
     know_samples(model)
     take_padding_out(model)
-    with drawing_from(row_keys(0, 0, range(6))):
+    with drawing_from(KeyedRows(0, 0, range(6)).keys()):
         assert torch.equal(model.generate(**inputs, **options), expected)
     assert packs == []
 

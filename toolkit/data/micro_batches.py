@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.data.order import Ids
+from toolkit.data.order import Ids, fingerprint
 
 Lengths = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -33,6 +33,8 @@ class MicroBatch:
     """Pairs of elements of one sample, after padding; 0 where lengths are unknown."""
     used_squared: int = 0
     """Pairs of elements of one sample, before padding; 0 where lengths are unknown."""
+    fingerprint: int = 0
+    """Of the samples, modulo 2^64; 0 for a dummy."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def cut(
     """
     rounds = accumulation(len(ids), processes, micro)
     if lengths is None and rounds * processes == 1:
-        return [MicroBatch(step, rounds, tuple(ids.tolist()))]
+        return [MicroBatch(step, rounds, tuple(ids.tolist()), fingerprint=fingerprint(ids))]
     if lengths is None:
         chunks = np.array_split(np.arange(len(ids)), min(rounds * processes, len(ids)))
     else:
@@ -98,7 +100,8 @@ def cut(
             chunks = np.split(longest_first, np.cumsum(sizes)[:-1])
     micro_batches = []
     for chunk in chunks:
-        plan, count = MicroBatch(step, rounds, tuple(ids[chunk].tolist())), len(chunk)
+        mine, count = ids[chunk], len(chunk)
+        plan = MicroBatch(step, rounds, tuple(mine.tolist()), fingerprint=fingerprint(mine))
         if lengths is not None:
             own = lengths[chunk]
             longest, used = int(own.max()), int(own.sum())

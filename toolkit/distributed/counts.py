@@ -1,21 +1,17 @@
 """What the processes have to agree on in every step, as one vector of float64 that can be summed."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import nan
-
-import numpy as np
+from typing import NamedTuple
 
 from toolkit.data.loader import LoadedMicroBatch
-from toolkit.data.order import fingerprint
 
 # Sums of 16-bit parts stay exact in float64 up to 2^37 of them; a sum of 64-bit hashes would not.
 LIMB_BITS = 16
 LIMBS = 64 // LIMB_BITS
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """Counts of one step: those of one process, or the sum over all processes."""
 
     units: float = 0
@@ -50,10 +46,13 @@ class Counts:
         """Return the counts that a sum of vectors stands for."""
         units, samples, padded, used, *limbs, loss, stop, trouble, flops, lacking = vector
         whole = sum(int(limb) << (LIMB_BITS * i) for i, limb in enumerate(limbs)) % 2**64
-        # Whole numbers stay what they are, for the ledger and for whoever compares two of them.
-        units = int(units) if float(units).is_integer() else units
         flags = int(stop), int(trouble), flops, int(lacking)
-        return Counts(units, int(samples), int(padded), int(used), whole, loss, *flags)
+        return Counts(without_fraction(units), int(samples), int(padded), int(used), whole, loss, *flags)
+
+
+def without_fraction(units: float) -> float:
+    """Return a number as an integer if it is whole, for the ledger and for whoever compares two of them."""
+    return int(units) if float(units).is_integer() else units
 
 
 def count_micro_batches(
@@ -68,11 +67,11 @@ def count_micro_batches(
     loaded = list(micro_batches)
     real = [micro for micro in loaded if not micro.plan.dummy]
     return Counts(
-        units=sum(micro.units for micro in real),
-        samples=sum(len(micro.ids) for micro in real),
-        padded=sum(micro.plan.padded for micro in loaded),
-        used=sum(micro.plan.used for micro in real),
-        fingerprint=fingerprint(np.array([number for micro in real for number in micro.ids], dtype=np.int64)),
+        units=without_fraction(sum([micro.units for micro in real])),
+        samples=sum([len(micro.ids) for micro in real]),
+        padded=sum([micro.plan.padded for micro in loaded]),
+        used=sum([micro.plan.used for micro in real]),
+        fingerprint=sum([micro.plan.fingerprint for micro in real]) % 2**64,
         earlier_loss=earlier_loss,
         stop=int(stop),
         trouble=int(trouble),

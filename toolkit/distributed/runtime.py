@@ -15,7 +15,8 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from toolkit.batch_layout import NOTES, Layout, drawing_from
+from toolkit.batch_layout import NOTES, LateKeys, Layout, drawing_from
+from toolkit.data.loader import KeyedRows
 from toolkit.distributed.counts import Counts
 from toolkit.distributed.launch import Launch
 from toolkit.distributed.mesh import Strategy
@@ -58,6 +59,11 @@ class Runtime:
     @cached_property
     def device(self) -> torch.device:
         return torch.device(self.accelerator.device)
+
+    @cached_property
+    def zero(self) -> torch.Tensor:
+        """A number on the device, to begin sums with."""
+        return torch.zeros((), device=self.device)
 
     @property
     def has_own_memory(self) -> bool:
@@ -133,9 +139,9 @@ class Runtime:
         notes = {name: batch[name] for name in NOTES if name in batch}
         return {**send_to_device(moved, self.device, non_blocking=True), **notes}
 
-    def drawing_from(self, keys: torch.Tensor | None) -> AbstractContextManager[Layout]:
-        """Draw dropout in the block from these keys of the rows of a batch (`toolkit.batch_layout`)."""
-        keys = None if keys is None else keys.to(self.device, non_blocking=True)
+    def drawing_from(self, rows: KeyedRows | None) -> AbstractContextManager[Layout]:
+        """Draw dropout in the block from the keys of these rows of a batch (`toolkit.batch_layout`)."""
+        keys = None if rows is None else LateKeys(rows.count, lambda: self.put(rows.keys()))
         return drawing_from(keys, part=self.rank % self.strategy.tensor)
 
     def put(self, values: torch.Tensor) -> torch.Tensor:
@@ -151,7 +157,7 @@ class Runtime:
     def all_reduce_counts(self, mine: Counts) -> Counts:
         """Return the sum of the counts of all processes: the one small all-reduce of a step, on the host."""
         if self.control is None:
-            return Counts.of_sum(mine.vector())
+            return mine
         if not self.is_counted:
             mine = Counts(stop=mine.stop, trouble=mine.trouble, lacking=mine.lacking, flops=mine.flops)
         vector = torch.tensor(mine.vector(), dtype=torch.float64)

@@ -137,16 +137,20 @@ class Display:
             self.console.print(f"step {row.step}: the weights were left alone, {why}")
         elif row.loss is not None:
             self.recent.append((row.loss, row.units))
-        rate = f"{self.rate:,.0f} samples/s" + (f"  {self.token_rate:,.0f} tokens/s" if row.tokens is not None else "")
         if self.bar is not None:
-            self.bar.update(self.training, completed=row.step, text=f"{self.mean_loss()}  {rate}")
+            self.bar.update(self.training, completed=row.step, text=f"{self.mean_loss()}  {self.rates(row)}")
         if self.is_line_due(row):
             left = clock((self.total_steps - row.step) * self.elapsed / self.steps)
             self.line(
                 f"step {row.step}/{self.total_steps}  epoch {row.epoch:.2f}  {self.mean_loss()}  "
-                f"lr {row.learning_rate:.2e}  {rate}  {left} left"
+                f"lr {row.learning_rate:.2e}  {self.rates(row)}  {left} left"
                 + (f"  | evaluation: {metrics_line(row.evaluation, self.best)}" if row.evaluation else "")
             )
+
+    def rates(self, row: LedgerRow) -> str:
+        """Return how fast it goes, in words; of tokens if they were counted in this step."""
+        tokens = f"  {self.token_rate:,.0f} tokens/s" if row.tokens is not None else ""
+        return f"{self.rate:,.0f} samples/s{tokens}"
 
     def mean_loss(self) -> str:
         """Return the mean loss over the units of the last steps, in words; the loss of a single step is noisy."""

@@ -152,7 +152,7 @@ def find_limits(
 def run_backward(task: Task, runtime: Runtime, module: torch.nn.Module, micro: LoadedMicroBatch) -> None:
     """Run a micro-batch forward and backward, and wait for it; buffers keep their values. Nothing is sent: the module
     is not wrapped."""
-    with buffers_kept(module), runtime.drawing_from(micro.keys):
+    with buffers_kept(module), runtime.drawing_from(micro.rows):
         runtime.accelerator.backward(loss_of_batch(task, module, runtime.to_device(micro.batch)))
         if runtime.has_own_memory:
             torch.get_device_module(runtime.device).synchronize()
