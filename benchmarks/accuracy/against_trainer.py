@@ -91,8 +91,12 @@ def wnut17(data: Path, model: Path, scratch: Path) -> list[str]:
 
 def banking77(data: Path, model: Path, scratch: Path) -> list[str]:
     """Return the flags for intents."""
-    files = ["--data.name", str(data / "banking77"), "--data.train", "train.csv", "--data.eval", "test.csv"]
-    return [*files, "--model.name", str(model), *fine_tuning(lr="2e-4", epochs="0.5", warmup="0.1")]
+    return [*data_of_banking77(data), "--model.name", str(model), *fine_tuning(lr="2e-4", epochs="0.5", warmup="0.1")]
+
+
+def data_of_banking77(data: Path) -> list[str]:
+    """Return the flags that name the data."""
+    return ["--data.name", str(data / "banking77"), "--data.train", "train.csv", "--data.eval", "test.csv"]
 
 
 def fine_tuning(lr: str, epochs: str, warmup: str) -> list[str]:

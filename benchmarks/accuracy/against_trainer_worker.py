@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -88,47 +87,51 @@ class Samples(torch.utils.data.Dataset[Any]):
 
 def with_trainer(task: Task, config: Any, runtime: Runtime, grouped: bool) -> Figures:
     """Train with Transformers' Trainer, its own loss and sampler; the toolkit evaluates what came out."""
+    trainer = trainer_of(task, config, runtime, grouped)
+    begun = time.perf_counter()
+    done = trainer.train()
+    seconds = time.perf_counter() - begun
+    last = evaluate_model(task, config, runtime, trainer.model) if task.data.evaluate is not None else None
+    return {"metrics": last.metrics if last is not None else {}, "seconds": seconds, "steps": done.global_step}
+
+
+def trainer_of(task: Task, config: Any, runtime: Runtime, grouped: bool) -> Any:
+    """Return Transformers' Trainer for a task, with the settings of a recipe."""
     from transformers import Trainer, TrainingArguments
 
     model = build_model(task, config, runtime)
     source = task.data.train
     lengths = source.lengths(np.arange(len(source)))
     optim = config.optim
-    with TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            folder,
-            per_device_train_batch_size=config.batch.size,
-            # A part of an epoch is rounded by each in its own way.
-            max_steps=config.steps or round(config.epochs * -(-len(source) // config.batch.size)),
-            learning_rate=optim.lr,
-            weight_decay=optim.weight_decay,
-            adam_beta1=optim.betas[0],
-            adam_beta2=optim.betas[1],
-            adam_epsilon=optim.eps,
-            max_grad_norm=optim.clip or 0.0,
-            warmup_steps=optim.warmup,
-            lr_scheduler_type=optim.schedule,
-            train_sampling_strategy="group_by_length" if grouped and lengths is not None else "random",
-            logging_strategy="no",
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-            seed=config.seed,
-            use_cpu=True,
-            remove_unused_columns=False,
-        )
-        view = VIEWS[type(config).__name__]
-        trainer = Trainer(
-            model,
-            arguments,
-            data_collator=lambda samples: view(task.collate([sample["sample"] for sample in samples])),
-            train_dataset=Samples(source, task.transform, config.seed),
-        )
-        begun = time.perf_counter()
-        done = trainer.train()
-        seconds = time.perf_counter() - begun
-    last = evaluate_model(task, config, runtime, model) if task.data.evaluate is not None else None
-    return {"metrics": last.metrics if last is not None else {}, "seconds": seconds, "steps": done.global_step}
+    arguments = TrainingArguments(
+        "runs/not-written",  # nothing is saved
+        per_device_train_batch_size=config.batch.size,
+        # A part of an epoch is rounded by each in its own way.
+        max_steps=config.steps or round(config.epochs * -(-len(source) // config.batch.size)),
+        learning_rate=optim.lr,
+        weight_decay=optim.weight_decay,
+        adam_beta1=optim.betas[0],
+        adam_beta2=optim.betas[1],
+        adam_epsilon=optim.eps,
+        max_grad_norm=optim.clip or 0.0,
+        warmup_steps=optim.warmup,
+        lr_scheduler_type=optim.schedule,
+        train_sampling_strategy="group_by_length" if grouped and lengths is not None else "random",
+        logging_strategy="no",
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        seed=config.seed,
+        use_cpu=True,
+        remove_unused_columns=False,
+    )
+    view = VIEWS[type(config).__name__]
+    return Trainer(
+        model,
+        arguments,
+        data_collator=lambda samples: view(task.collate([sample["sample"] for sample in samples])),
+        train_dataset=Samples(source, task.transform, config.seed),
+    )
 
 
 FOR_THE_MODEL = ("input_ids", "attention_mask", "token_type_ids", "pixel_values", "labels")
