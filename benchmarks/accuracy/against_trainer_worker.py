@@ -63,7 +63,12 @@ def with_toolkit(task: Task, config: Any, runtime: Runtime) -> Figures:
     training = prepare(task, never, runtime)
     training.output.rows = rows = []
     last = train(training)
-    return {"metrics": last.metrics, "seconds": sum(row.seconds for row in rows), "steps": training.step}
+    return {"metrics": last.metrics, **timed([row.seconds for row in rows])}
+
+
+def timed(seconds: list[float]) -> Figures:
+    """Return what there is to say of steps that took so many seconds each."""
+    return {"seconds": sum(seconds), "steps": len(seconds), "seconds of steps": seconds}
 
 
 class Samples(torch.utils.data.Dataset[Any]):
@@ -87,12 +92,19 @@ class Samples(torch.utils.data.Dataset[Any]):
 
 def with_trainer(task: Task, config: Any, runtime: Runtime, grouped: bool) -> Figures:
     """Train with Transformers' Trainer, its own loss and sampler; the toolkit evaluates what came out."""
+    from transformers import TrainerCallback
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            ends.append(time.perf_counter())
+
     trainer = trainer_of(task, config, runtime, grouped)
-    begun = time.perf_counter()
-    done = trainer.train()
-    seconds = time.perf_counter() - begun
+    trainer.add_callback(Clock())
+    ends = [time.perf_counter()]
+    trainer.train()
+    seconds = np.diff(ends).tolist()
     last = evaluate_model(task, config, runtime, trainer.model) if task.data.evaluate is not None else None
-    return {"metrics": last.metrics if last is not None else {}, "seconds": seconds, "steps": done.global_step}
+    return {"metrics": last.metrics if last is not None else {}, **timed(seconds)}
 
 
 def trainer_of(task: Task, config: Any, runtime: Runtime, grouped: bool) -> Any:
