@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from toolkit.data.order import ShuffledOrder
 from toolkit.distributed.runtime import Runtime
 from toolkit.task import Task
 
@@ -49,11 +50,11 @@ def train_by_hand(task: Task, config: Any, runtime: Runtime) -> dict[str, Any]:
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=optim.lr, betas=optim.betas, eps=optim.eps, weight_decay=optim.weight_decay, fused=True
     )
-    generator = np.random.default_rng(config.seed)
-    order = np.concatenate([generator.permutation(len(source)) for _ in range(-(-steps * size // len(source)))])
+    # The samples that the toolkit takes, known beforehand.
+    batches = list(ShuffledOrder(len(source), size, config.seed).global_batches(0, steps))
     ends = [time.perf_counter()]
     for step in range(steps):
-        chosen = order[step * size : (step + 1) * size]
+        chosen = batches[step]
         chosen = chosen[np.argsort(-source.lengths(chosen), kind="stable")]
         batch = task.collate(source.fetch(chosen.tolist()))
         real = batch["attention_mask"].bool()
