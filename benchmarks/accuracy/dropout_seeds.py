@@ -4,8 +4,8 @@
         the classifier on the embedded corpus with dropout of 0.1, two times ten runs; ten minutes on two cores
     python benchmarks/accuracy/dropout_seeds.py --seeds 0 1 2 --flags --steps 100
 
-The two differ in the dropout alone: the same seeds, samples and steps. They run beside each other with a thread each. Exits with 1 if the means are further apart than
-two standard errors of their difference.
+The two differ in the dropout alone: the same seeds, samples and steps. They run beside each other with a thread each.
+Exits with 1 if the means are further apart than two standard errors of their difference.
 """
 
 import argparse
