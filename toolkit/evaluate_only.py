@@ -108,7 +108,8 @@ def weights_in(name: str) -> dict[str, Any]:
     record = read_record(folder.parent) if folder.name == "model" else {}
     files = {path.name: digest_of_file(path) for path in sorted(folder.glob("*.safetensors"))}
     # A run that was made longer and is not finished again has an older model than its record says.
-    step = record.get("step") if record.get("status") == "finished" else None
+    exported = record.get("exported") or {"step": record.get("step")}
+    step = exported["step"] if record.get("status") == "finished" else None
     text = f"{folder}, after step {step:,} of the run in {folder.parent}" if step is not None else str(folder)
     if record and step is None:
         text += f", which the run in {folder.parent} saved before it went on"

@@ -45,12 +45,13 @@ def train(state: TrainState, known: Evaluation | None = None) -> Evaluation:
     """
     evaluation = make_up_evaluation(state, known)
     before = BeforeTheStep(state)
-    while True:
+    while not state.is_out_of_patience:
         try:
             return train_steps(state, evaluation, before)
         except StepLacksMemoryError as error:
             step = error.step
         begin_again(state, step, before)
+    return evaluation
 
 
 def train_steps(state: TrainState, evaluation: Evaluation, before: BeforeTheStep) -> Evaluation:
@@ -77,6 +78,9 @@ def train_steps(state: TrainState, evaluation: Evaluation, before: BeforeTheStep
             save_checkpoint(state, step + 1)
         if state.is_evaluation_due(step + 1):
             evaluation = evaluate(state, step + 1)
+            if state.is_out_of_patience:
+                save_checkpoint(state, step + 1)
+                break
     return evaluation
 
 
@@ -227,7 +231,7 @@ def record_pending(state: TrainState, steps_done: int) -> None:
 
 def make_up_evaluation(state: TrainState, known: Evaluation | None) -> Evaluation:
     """Make up for an evaluation that an earlier start has missed, or that only the result still needs."""
-    nothing_left = state.first_step == state.total_steps
+    nothing_left = state.first_step == state.total_steps and state.exported_step == state.first_step
     if state.row_awaiting_metrics is not None or (nothing_left and state.task.data.evaluate is not None):
         return evaluate(state, state.first_step, known)
     return known or Evaluation({})

@@ -71,6 +71,14 @@ def plan(state: TrainState) -> dict[str, str]:
     if state.first_step:
         summary["steps"] += f"; {state.first_step:,} are done, {state.total_steps - state.first_step:,} are left"
     summary["checkpoints"] = checkpoint_line(state)
+    if state.task.data.evaluate is not None:
+        summary["saved"] = (
+            f"the weights of the evaluation with the {config.checkpoint.best}"
+            if config.exports_best
+            else "the weights after the last step"
+        )
+        if config.evaluate.patience is not None:
+            summary["saved"] += f"; the run ends after {config.evaluate.patience} evaluation(s) without a better one"
     summary["optimizer"] = (
         f"{optim.name}, {about_rate(config)}, {warmup_steps(optim, state.total_steps):,} warm-up steps, "
         f"then {in_words(optim, state.total_steps)}; weight decay {optim.weight_decay:g}, clip "
@@ -79,7 +87,7 @@ def plan(state: TrainState) -> dict[str, str]:
     if optim.layer_decay is not None:
         summary["layers"] = layers_line(runtime.accelerator.unwrap_model(state.model), optim.layer_decay)
     if optim.average is not None:
-        which = "the average is" if config.exports_average else "the last ones are"
+        which = "averages are" if config.exports_average else "the weights themselves are"
         summary["average"] = f"of the weights, decay {optim.average:g}; {which} evaluated and saved"
     dtypes = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters}))
     summary["parameters"] = f"{sum(p.numel() for p in parameters):,} ({trainable:,} trainable), {dtypes}"

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from toolkit.best_weights import Exported, best_is_there, settle_exported
 from toolkit.checkpoint.compatibility import check_data
 from toolkit.checkpoint.exchange import Exchange
 from toolkit.checkpoint.format import retire
@@ -188,13 +189,19 @@ def begin(config: Config, task: Task, record: RunRecord, console: Console) -> tu
         runtime.on_main(lambda: check_data(state.data, start.state.get("data", {}), when))
         load_checkpoint(start, module, state.optimizer.optimizer, runtime, state.frozen)
         state.load_json(start.state)
+    remarks = [*start.remarks, *changed]
+    begun_with = start.named or runtime.on_main(lambda: folder.record().get("resumed_from"))
+    if not runtime.on_main(lambda: best_is_there(state, folder, begun_with)):
+        remarks.append(
+            f"the checkpoint of the best evaluation, of step {state.best_step:,}, is gone; the best from here on counts"
+        )
+        state.best, state.since_best = None, 0
     summary = {**runtime.together(lambda: plan(state)), "run folder": str(folder.path)}
     state.warnings += warnings_of(state)
     if rehearses:
         runtime.phase("trying the end of the run", patient=True)
         runtime.together(lambda: try_evaluation(task, state.config, runtime, state.model), talking=True)
         state.warnings += runtime.on_main(lambda: look_ahead(state, folder))
-    remarks = [*start.remarks, *changed]
     if folder.locks_nothing is not None:
         remarks.append(
             f"the file system of {folder.path} has no locks ({folder.locks_nothing}): make sure that no other process "
@@ -281,6 +288,8 @@ def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunR
     """
     runtime, folder = state.runtime, record.folder
     runtime.phase(WRITING, patient=True)
+    exported = settle_exported(state, evaluation, folder)
+    evaluation = exported.evaluation
     result = Result(evaluation.metrics, evaluation.baseline, state.step, folder.path)
     worse = worse_than(result.baseline, result.metrics)
     state.warnings += [worse] if worse else []
@@ -288,8 +297,8 @@ def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunR
 
     def write() -> None:
         with explain_disk_errors(folder.path):
-            write_results(state, evaluation, folder, trained)
-            record.finish(state, evaluation, meters)
+            write_results(state, exported, folder, trained)
+            record.finish(state, exported, meters)
             if state.config.checkpoint.keep == 0:
                 # Only now: until the run was finished they were what it could go on from.
                 retire(folder.checkpoints, 0, [])
@@ -324,25 +333,25 @@ def measured(state: TrainState) -> dict[str, float | None]:
     }
 
 
-def write_results(state: TrainState, evaluation: Evaluation, folder: RunFolder, trained: Any) -> None:
+def write_results(state: TrainState, exported: Exported, folder: RunFolder, trained: Any) -> None:
     """Write evaluation and model, in the main process. The record comes after: a run that says finished has its model.
 
     Raises:
         UserError: the model can't be saved.
     """
-    task, saver = state.task, state.output.writer
+    task, saver, evaluation = state.task, state.output.writer, exported.evaluation
     state.output.wait()
     folder.check_is_there()
     assert isinstance(saver, Saver)
     saver.retire(state.best_step)
-    weights = weights_of_training(state.step, saver.previous, state.config.exports_average)
+    weights = weights_of_training(exported.step, exported.seal, state.config.exports_average)
     if task.data.evaluate is not None and evaluation_of(folder.path, weights) is None:
         data = {"samples": len(task.data.evaluate), "digest": state.data.get("evaluate")}
         write_evaluation(folder.path, evaluation, weights, data)
     if task.export is None or trained is None:
         return
     export, metrics, baseline = task.export, evaluation.metrics, evaluation.baseline
-    results = results_for_export(task, state.config, metrics, baseline, state.step, evaluation.details)
+    results = results_for_export(task, state.config, metrics, baseline, exported.step, evaluation.details)
     try:
         folder.write_model(lambda path: export(trained, path, results))
     except (UserError, OSError, SafetensorError):

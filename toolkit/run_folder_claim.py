@@ -76,7 +76,10 @@ def nothing_to_do(folder: RunFolder, config: Config, task: Task | None = None) -
     record = folder.record()
     if record.get("status") != "finished" or (config.resume == "never" and not begun_from_scratch(record)):
         return None
-    total = total_steps(config, record["samples"]["train"])
+    total, patience = total_steps(config, record["samples"]["train"]), config.evaluate.patience
+    ended_early = record["step"] < record["total_steps"]
+    if ended_early and (patience is None or record.get("since_best", 0) < patience):
+        return None
     if total != record["total_steps"]:
         check_length(config, record["step"], record["total_steps"], total)
         return None

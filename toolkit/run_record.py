@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from toolkit.best_weights import Exported
 from toolkit.checkpoint.format import digest_of_file
 from toolkit.checkpoint.resume import Start
 from toolkit.checkpoint.set_aside import bring_ledger, make_way
@@ -18,7 +19,6 @@ from toolkit.distributed.launch import agent
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.watchdog_verdict import Verdict
 from toolkit.errors import DEFECT, STOPPED, USER_CAN_FIX, Preempted, UserError
-from toolkit.output.evaluation_file import Evaluation
 from toolkit.output.provenance import versions
 from toolkit.output.run_folder import RunFolder, explain_disk_errors, now, write_whole
 from toolkit.train_state import TrainState
@@ -93,13 +93,16 @@ class RunRecord:
             warnings=state.warnings,
         )
 
-    def finish(self, state: TrainState, evaluation: Evaluation, meters: Mapping[str, float | None]) -> None:
+    def finish(self, state: TrainState, exported: Exported, meters: Mapping[str, float | None]) -> None:
         """Write down that the run is finished, after its evaluation and its model were written."""
         assert state.output.ledger is not None
+        evaluation = exported.evaluation
         self.folder.update(
             status="finished",
             step=state.step,
             epoch=state.step / state.steps_per_epoch,
+            exported={"step": exported.step, "rule": state.config.checkpoint.best if state.best is not None else None},
+            since_best=state.since_best,
             metrics=evaluation.metrics,
             baseline=evaluation.baseline,
             warnings=state.warnings,

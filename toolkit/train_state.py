@@ -142,6 +142,8 @@ class TrainState:
     row_awaiting_metrics: LedgerRow | None = None
     """The row of the step just done, which waits for the metrics of its evaluation."""
     best: Best | None = None
+    since_best: int = 0
+    """Evaluations since the best one."""
     warnings: list[str] = field(default_factory=list)
     """What looks like a mistake, for the user."""
     step_log: StepLog = field(default_factory=StepLog)
@@ -179,13 +181,25 @@ class TrainState:
         return self.task.data.evaluate is not None and (step % every == 0 or step == self.total_steps)
 
     def note_if_best(self, metrics: dict[str, float], step: int) -> bool:
-        """Return whether an evaluation after so many steps is the best so far, and note it if it is.
+        """Return whether an evaluation after so many steps is the best so far, and note it if it is, or count it.
 
         Raises:
             SharedUserError: there is no metric of the name in `checkpoint.best`.
         """
         before, self.best = self.best, better_of(self.config.checkpoint.best, metrics, step, self.best)
+        self.since_best = self.since_best + 1 if self.best is before else 0
         return self.best is not before
+
+    @property
+    def is_out_of_patience(self) -> bool:
+        """Whether the run ends here, since no evaluation was better for too long."""
+        patience = self.config.evaluate.patience
+        return patience is not None and self.since_best >= patience
+
+    @property
+    def exported_step(self) -> int:
+        """The step whose weights are saved in the end."""
+        return self.best.step if self.config.exports_best and self.best is not None else self.step
 
     def record(self, row: LedgerRow, metrics: dict[str, float] | None = None) -> None:
         """Take the row of a step, and the metrics of the evaluation after it."""
@@ -252,6 +266,7 @@ class TrainState:
             "nonfinite": [entry["step"] for entry in self.nonfinite],
             "pending": vars(self.row_awaiting_metrics) if self.row_awaiting_metrics else None,
             "best": vars(self.best) if self.best else None,
+            "since_best": self.since_best,
             "scaler": scaler.state_dict() if scaler is not None else None,
             "precision": self.runtime.precision,
             "micro": {"samples": self.sampler.micro, "tokens": self.sampler.tokens},
@@ -268,9 +283,12 @@ class TrainState:
         self.skipped = saved["skipped"]
         self.nonfinite = [with_samples(step, self.order) for step in saved["nonfinite"]]
         self.row_awaiting_metrics = LedgerRow(**saved["pending"]) if saved["pending"] else None
-        # By another rule, what was the best so far is no measure.
-        same_rule = saved["config"]["checkpoint"]["best"] == self.config.checkpoint.best
-        self.best = Best(**saved["best"]) if saved["best"] and same_rule else None
+        # By another rule, or of other weights, what was the best so far is no measure.
+        before = saved["config"]
+        averages = before["optim"].get("average") is not None and before.get("export") != "last"
+        is_same = before["checkpoint"]["best"] == self.config.checkpoint.best
+        if saved["best"] and is_same and averages == self.config.exports_average:
+            self.best, self.since_best = Best(**saved["best"]), saved.get("since_best", 0)
         scaler = self.runtime.accelerator.scaler
         if scaler is not None and saved["scaler"]:
             scaler.load_state_dict(saved["scaler"])

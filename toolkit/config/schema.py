@@ -215,6 +215,9 @@ class EvaluateConfig:
     every: int | None = execution(None)
     """Evaluate after every so many optimizer steps; null means at the end of each epoch. The last step is always
     evaluated."""
+    patience: int | None = execution(None)
+    """End the run after so many evaluations in a row that were not better than the best one (checkpoint.best); null
+    takes all steps."""
     only: bool = execution(False)
     """Evaluate a saved model and do nothing else: the one in <output>/model, or the one that model.name names."""
     show: int = execution(20)
@@ -223,6 +226,7 @@ class EvaluateConfig:
     def problems(self) -> Iterator[str]:
         yield from at_least(0, "evaluate.show", self.show)
         yield from at_least(1, "evaluate.every", self.every)
+        yield from at_least(1, "evaluate.patience", self.patience)
 
 
 @dataclass(frozen=True)
@@ -303,9 +307,10 @@ class Config:
     """Optimizer steps; give epochs or steps, not both."""
     seed: int = 0
     """Everything random in the run is drawn from this number."""
-    export: Literal["last", "average"] | None = None
-    """Which weights are evaluated and saved in the end: the last ones, or their average (optim.average); null takes the
-    average where one is kept."""
+    export: Literal["best", "last", "average"] | None = execution(None)
+    """Which weights are saved in the end, with their metrics: those of the best evaluation (checkpoint.best), the last
+    ones, or their average after the last step (optim.average); null takes the best where there is evaluation data, and
+    averages where they are kept."""
     output: str | None = execution(None)
     """The run folder; null means runs/<recipe>."""
     resume: str = execution("auto")
@@ -321,8 +326,14 @@ class Config:
 
     @property
     def exports_average(self) -> bool:
-        """Whether the average of the weights is evaluated and saved, and not the last ones."""
+        """Whether averages of the weights are evaluated and saved, and not the weights of a step themselves."""
         return self.optim.average is not None and self.export != "last"
+
+    @property
+    def exports_best(self) -> bool:
+        """Whether the weights of the best evaluation are saved, where there is any, and not those after the last
+        step."""
+        return self.export in (None, "best")
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each, from every section and from the run as a whole."""

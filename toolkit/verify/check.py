@@ -60,7 +60,7 @@ def verify(run: Path, recipe: Path | None = None) -> Report:
     expected, missing = expected_of(config, record)
     results = [
         config_result,
-        check_record(folder, record, expected, ledger),
+        check_record(folder, record, config, expected, ledger),
         check_steps(ledger, record),
         check_links(ledger),
         check_end(ledger, record),
@@ -101,7 +101,11 @@ def read_settings(folder: RunFolder) -> tuple[dict[str, Any], CheckResult]:
 
 
 def check_record(
-    folder: RunFolder, record: Mapping[str, Any], expected: Expected | None, ledger: LedgerEvidence
+    folder: RunFolder,
+    record: Mapping[str, Any],
+    config: Mapping[str, Any],
+    expected: Expected | None,
+    ledger: LedgerEvidence,
 ) -> CheckResult:
     """Check run.json by itself, and against the settings and the ledger."""
     status = record.get("status")
@@ -114,11 +118,17 @@ def check_record(
             f"(of {expected.order.samples:,} samples)"
         )
     if status == "finished":
-        if step != total:
+        patience = (config.get("evaluate") or {}).get("patience")
+        if step != total and (patience is None or record.get("since_best", 0) < patience):
             problems.append(f"it says finished, at step {show(step)} of {show(total)}")
-        metrics, evaluation = record.get("metrics"), ledger.last.get("evaluation")
-        if ledger.rows and (metrics or {}) != (evaluation or {}):
-            problems.append(f"metrics is {show(metrics)}, and the last row of the ledger has {show(evaluation)}")
+        exported = (record.get("exported") or {}).get("step", step)
+        metrics, evaluation = record.get("metrics"), ledger.evaluations.get(exported)
+        # Of a run that began at another one's checkpoint the best may come before its own ledger.
+        known = ledger.rows and (not is_count(exported) or exported >= ledger.rows[0].step)
+        if known and (metrics or {}) != (evaluation or {}):
+            problems.append(
+                f"metrics is {show(metrics)}, and the ledger has {show(evaluation)} after step {count_text(exported)}"
+            )
         whole = ledger.rows and ledger.rows[0].step == 1
         if whole and record.get("skipped", ledger.skipped) != ledger.skipped:
             problems.append(f"skipped is {show(record['skipped'])}, and the ledger has {ledger.skipped:,} such steps")

@@ -43,6 +43,8 @@ class LedgerEvidence:
     rows: list[Row] = field(default_factory=list)
     last: Mapping[str, Any] = field(default_factory=dict)
     """The last row, with all its fields."""
+    evaluations: dict[Any, Mapping[str, Any]] = field(default_factory=dict)
+    """The metrics of each evaluation, by the step that it came after."""
     half: bool = False
     """The last line has no end."""
     skipped: int = 0
@@ -147,6 +149,8 @@ def examine_ledger(path: Path, link_before: Callable[[int], str | None]) -> Ledg
                 found.last = values
                 kept = (values.get(name) for name in ("epoch", "learning_rate", "samples", "fingerprint"))
                 found.rows.append(Row(step, found.size, link, *kept))
+                if values.get("evaluation"):
+                    found.evaluations[step] = values["evaluation"]
     except OSError as error:
         found.missing = error.strerror or str(error)
     return found
