@@ -15,6 +15,7 @@ ORDER = """
     recipe_command
     run
     run_folder_claim run_record evaluate_only
+    best_weights
     loop out_of_memory
     prepare
     rehearsal

@@ -1,0 +1,147 @@
+"""The weights that a run leaves behind are those of its best evaluation, on any number of processes and through stops;
+and a run ends early where no evaluation was better for too long."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from launching import launch
+from resuming import ONE_THREAD, numbers, run, stopping
+from safetensors.torch import load_file
+from tiny_recipe import Sequences, collate
+
+from toolkit.checkpoint.reader import CheckpointReader
+from toolkit.output.ledger import read_ledger
+from toolkit.output.run_folder import folder_name, read_record
+
+TINY = Path(__file__).parent / "helpers" / "tiny_recipe.py"
+# A rate at which the loss soon rises again, 24 steps.
+RISING = ("--optim.lr", "1.5", "--optim.schedule", "constant", "--evaluate.every", "1", "--epochs", "4")
+PATIENT = (*RISING, "--evaluate.patience", "3")
+
+
+def losses(folder: Path) -> dict[int, float]:
+    """Return the evaluation loss after each step that had one."""
+    rows = read_ledger(folder / "ledger.jsonl")
+    return {row["step"]: row["evaluation"]["loss"] for row in rows if row["evaluation"]}
+
+
+def best_of(found: dict[int, float]) -> int:
+    """Return the first step of the lowest loss."""
+    return min(found, key=lambda step: (found[step], step))
+
+
+def end_of_patience(found: dict[int, float], patience: int) -> int:
+    """Return the step after which a run ends, worked out by hand."""
+    lowest, waited = float("inf"), 0
+    for step, loss in sorted(found.items()):
+        lowest, waited = (loss, 0) if loss < lowest else (lowest, waited + 1)
+        if waited == patience:
+            return step
+    return max(found)
+
+
+def in_checkpoint(folder: Path, step: int) -> dict[str, bytes]:
+    """Return the weights in a checkpoint as bytes."""
+    with CheckpointReader(folder / "checkpoints" / folder_name(step)) as reader:
+        return {name: reader.whole("weights", name).numpy().tobytes() for name in reader.index("weights")}
+
+
+def loss_of_saved(folder: Path) -> float:
+    """Return the loss of the saved model on the evaluation samples, by hand."""
+    saved = load_file(folder / "model" / "model.safetensors")
+    batch = collate(Sequences(23, 10_000).fetch(range(23)))
+    hidden = torch.tanh(batch["values"] @ saved["inner.weight"].T + saved["inner.bias"])
+    hidden = (hidden * batch["mask"].unsqueeze(-1)).sum(1) / batch["mask"].sum(1, keepdim=True)
+    logits = hidden @ saved["outer.weight"].T + saved["outer.bias"]
+    return float(torch.nn.functional.cross_entropy(logits, batch["labels"]))
+
+
+def test_the_best_weights_are_saved_with_their_metrics(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", *RISING).done().folder
+    found, record = losses(folder), read_record(folder)
+    best = best_of(found)
+    assert len(found) == 24
+    assert best < 20, "the loss is to rise again"
+    assert numbers(folder).weights == in_checkpoint(folder, best)
+    assert record["exported"] == {"step": best, "rule": "lowest loss"}
+    assert record["step"] == 24
+    assert record["metrics"]["loss"] == found[best]
+    assert loss_of_saved(folder) == pytest.approx(found[best], rel=1e-12)
+    assert record["baseline"]
+    evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+    assert (evaluation["weights"]["step"], evaluation["metrics"]["loss"]) == (best, found[best])
+
+
+def test_other_weights_can_be_asked_for(tmp_path: Path) -> None:
+    last = run(tmp_path / "last", *RISING, "--export", "last").done().folder
+    best = run(tmp_path / "best", *RISING, "--export", "best").done().folder
+    assert losses(last) == losses(best)
+    assert numbers(last).weights == in_checkpoint(last, 24) != numbers(best).weights
+    assert read_record(last)["metrics"]["loss"] == losses(last)[24]
+    kept = run(tmp_path / "average", *RISING, "--optim.average", "0.9").done().folder
+    step = best_of(losses(kept))
+    assert loss_of_saved(kept) == pytest.approx(losses(kept)[step], rel=1e-12)
+    assert numbers(kept).weights != in_checkpoint(kept, step)
+
+
+def test_a_run_ends_after_too_many_evaluations_without_a_better_one(tmp_path: Path) -> None:
+    whole = losses(run(tmp_path / "whole", *RISING).done().folder)
+    folder = run(tmp_path / "run", *PATIENT).done().folder
+    end, record = end_of_patience(whole, 3), read_record(folder)
+    assert 4 < end < 24
+    assert losses(folder) == {step: loss for step, loss in whole.items() if step <= end}
+    assert (record["status"], record["step"], record["exported"]["step"]) == ("finished", end, best_of(whole))
+    assert numbers(folder).weights == in_checkpoint(folder, best_of(whole))
+    # It is finished, and goes on where more patience is given.
+    run(folder, *PATIENT).done().says("this run is finished")
+    run(folder, *RISING).done().says(f"going on after step {end}")
+    assert losses(folder) == whole
+
+
+@pytest.mark.parametrize("arguments", [RISING, PATIENT], ids=["best", "patience"])
+def test_stops_change_nothing(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """In training and in the evaluations, the last one included, that of the best weights."""
+    undisturbed = run(tmp_path / "undisturbed", *arguments).done().folder
+    folder, starts = tmp_path / "run", 0
+    while run(folder, *arguments, build=stopping(folder, training=4, evaluating=11)).code == 75:
+        starts += 1
+        assert starts < 40
+    assert starts > 3
+    assert numbers(folder) == numbers(undisturbed)
+    records = [read_record(place) for place in (folder, undisturbed)]
+    for key in ("metrics", "baseline", "exported", "step", "since_best"):
+        assert records[0][key] == records[1][key]
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_several_processes_find_the_same_step(processes: int, tmp_path: Path) -> None:
+    alone = run(tmp_path / "alone", *PATIENT).done().folder
+    folder = tmp_path / "run"
+    launch(TINY, *PATIENT, *ONE_THREAD, "--output", str(folder), processes=processes)
+    here, there = read_record(folder), read_record(alone)
+    assert (here["step"], here["exported"]) == (there["step"], there["exported"])
+    assert here["metrics"]["loss"] == pytest.approx(there["metrics"]["loss"], rel=1e-12)
+    assert numbers(folder).weights == in_checkpoint(folder, here["exported"]["step"])
+
+
+def test_a_best_checkpoint_that_is_damaged_or_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert run(folder, *RISING, build=stopping(folder, training=20)).code == 75
+    best = best_of(losses(folder))
+    assert best < 15
+    file = next((folder / "checkpoints" / folder_name(best)).glob("*.safetensors"))
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    run(folder, *RISING).told("the checkpoint of the best evaluation can't be read", "--export last")
+    run(folder, *RISING, "--export", "last").done()
+    assert numbers(folder).weights == in_checkpoint(folder, 24)
+
+
+def test_the_count_is_of_evaluations_in_a_row(tmp_path: Path) -> None:
+    found = losses(run(tmp_path / "run", *RISING).done().folder)
+    rises = sum(after > before for before, after in pairwise(found.values()))
+    assert rises > 3, "or patience would not be tried"
