@@ -8,6 +8,7 @@ inside models of other people.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 
 import torch
@@ -71,6 +72,11 @@ class LateKeys:
     rows: int
     make: Callable[[], torch.Tensor]
 
+    @cached_property
+    def made(self) -> torch.Tensor:
+        """The keys, the same for all copies of a layout."""
+        return self.make()
+
 
 @dataclass
 class Layout:
@@ -111,10 +117,8 @@ class Layout:
 
     def made_keys(self) -> torch.Tensor:
         """Return the keys, of a batch that has any."""
-        if isinstance(self.keys, LateKeys):
-            self.keys = self.keys.make()
         assert self.keys is not None
-        return self.keys
+        return self.keys.made if isinstance(self.keys, LateKeys) else self.keys
 
 
 _now = Layout()

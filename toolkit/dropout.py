@@ -1,9 +1,9 @@
 """Dropout that knows the sample: what is left out depends on the sample, and never on how a batch is cut or laid out.
 
 Each element of a mask is a hash of (seed, step, sample, which dropout of the model, position in the sample, feature).
-The loop hashes the first three into a key for each row (`toolkit.data.loader`), and here the rest is mixed in: first
-what there is little of, the feature last. A dropout is known by the name of its module, since a count of calls would
-change where activations are computed again.
+The first three are hashed into a key for each row (`KeyedRows` in `toolkit/data/loader.py`), and here the rest is mixed
+in: first what there is little of, the feature last. A dropout is known by the name of its module, since a count of
+calls would change where activations are computed again.
 """
 
 from collections.abc import Callable

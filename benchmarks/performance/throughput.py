@@ -35,7 +35,7 @@ TASKS = {"classify": 32, "tag": 32, "answer": 16, "chat": 32, "language": 32}
 STEPS = {"classify": 62, "tag": 64, "answer": 29, "chat": 62, "language": 75}
 WARM_UP = 12
 """Steps at the beginning that are not timed, in all methods: caches fill, and the toolkit counts the floating-point
-operations of so many micro-batches at most, which makes these steps up to a quarter longer."""
+operations of the first micro-batches, on these tasks of at most 12, which makes these steps up to a quarter longer."""
 METHODS = ("toolkit", "by hand", "Trainer", "Trainer, default")
 BEFORE = "toolkit before"
 
@@ -101,7 +101,7 @@ def rate(root: Path, task: str, method: str, threads: int, arguments: argparse.N
         if done.returncode:
             sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
         figures = json.loads(output.read_text(encoding="utf-8"))
-    # A commit before this script's has no times of steps, and counts no operations.
+    # The worker of an earlier commit gives no times of steps: all of them count, its first ones too.
     seconds = figures.get("seconds of steps", [figures["seconds"] / figures["steps"]] * figures["steps"])[WARM_UP:]
     return len(seconds) * TASKS[task] / sum(seconds)
 
