@@ -69,7 +69,10 @@ def train_by_hand(task: Task, config: Any, runtime: Runtime) -> dict[str, Any]:
         optimizer.step()
         optimizer.zero_grad()
         clock.append(time.perf_counter())
-    return {"metrics": {}, "seconds": clock[-1] - clock[0], "steps": steps, "seconds of steps": np.diff(clock).tolist()}
+    seconds, every = np.diff(clock).tolist(), source.lengths(np.arange(len(source)))
+    tokens = [int(source.lengths(chosen).sum()) for chosen in batches]
+    figures = {"seconds of steps": seconds, "tokens of steps": tokens, "tokens of a sample": float(every.mean())}
+    return {"metrics": {}, "seconds": sum(seconds), "steps": steps, **figures}
 
 
 def ends(lengths: list[int]) -> list[int]:
