@@ -32,7 +32,8 @@ ORDER = """
     data
     output
     config
-    task losses vocabulary_loss attention dropout batch_layout metrics randomness signals errors environment
+    task losses metrics vocabulary_loss attention
+    row_attention dropout batch_layout randomness signals errors environment
 """
 HEIGHT = {name: -height for height, line in enumerate(ORDER.strip().splitlines()) for name in line.split()}
 SHARED_BY_TASKS = {"conversations"}

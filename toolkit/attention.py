@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from inspect import signature
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from toolkit.batch_layout import LENGTHS, UNPADDED, EndToEnd, Layout, layout, using
-from toolkit.dropout import NUMBER, by_row, dropped, one_more
+from toolkit.batch_layout import LENGTHS, UNPADDED, Layout, layout, using
+from toolkit.dropout import NUMBER, by_row, one_more
+from toolkit.row_attention import WeightDropout, inside_rows
 
 IMPLEMENTATIONS = ("sdpa", "eager", "flash_attention_2")
 """Kinds of attention of which Transformers asks the masks here."""
@@ -54,7 +54,7 @@ def function(
     if own.trial is not None or not known or not own.callers:
         options: Any = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
         return torch_attention(query, key, value, attn_mask, **options)
-    drop = drop_of(own.callers[-1], dropout_p, own, query.shape[1])(0, own.rows)
+    drop = drop_of(own.callers[-1], dropout_p, own, query.shape[1])
     return in_plain_sight(query, key, value, scale, is_causal, attn_mask, None, drop)
 
 
@@ -141,14 +141,12 @@ def of_samples(attend: Callable[..., Attended]) -> Callable[..., Attended]:
                 return attend(module, query, key, value, attention_mask, **given)
             causal = attention_mask is None and query.shape[2] > 1 and asks_causal(module, is_causal)
             bias = options.get("position_bias")
-            weights = drop_of(module, dropout, own, query.shape[1])
-            out = in_plain_sight(
-                query, *repeated(module, key, value), scaling, causal, attention_mask, bias, weights(0, own.rows)
-            )
+            drop = drop_of(module, dropout, own, query.shape[1])
+            out = in_plain_sight(query, *repeated(module, key, value), scaling, causal, attention_mask, bias, drop)
             return out.transpose(1, 2), None
         causal, window = asks_causal(module, is_causal), options.get("sliding_window")
-        masks = drop_of(module, dropout, own, query.shape[1]) if drops else None
-        return inside_rows(query, *repeated(module, key, value), own.end_to_end, scaling, causal, window, masks), None
+        inside = drop_of(module, dropout, own, query.shape[1]) if drops else None
+        return inside_rows(query, *repeated(module, key, value), own.end_to_end, scaling, causal, window, inside), None
 
     return attended
 
@@ -166,26 +164,14 @@ def repeated(module: Any, key: torch.Tensor, value: torch.Tensor) -> tuple[torch
     return key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
 
 
-Masks = Callable[[int, int], Callable[[torch.Tensor], torch.Tensor]]
-
-
-def drop_of(module: Any, rate: float, own: Layout, heads: int) -> Masks:
-    """Return what gives, for some rows (the first and how many), the function that drops out their weights.
+def drop_of(module: Any, rate: float, own: Layout, heads: int) -> WeightDropout:
+    """Return what drops out the weights of a module's attention.
 
     The heads are counted over all processes that share a layer.
     """
     all_heads = getattr(getattr(module, "config", None), "num_attention_heads", heads)
     first = own.part * heads if heads < all_heads else 0
-    rows = one_more(by_row(own, getattr(module, NUMBER)), heads, first)
-
-    def masks(first_row: int, count: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        def drop(weights: torch.Tensor) -> torch.Tensor:
-            each = one_more(rows[first_row : first_row + count], weights.shape[-2])
-            return dropped(weights, each, rate)
-
-        return drop
-
-    return masks
+    return WeightDropout(one_more(by_row(own, getattr(module, NUMBER)), heads, first), rate)
 
 
 def in_plain_sight(
@@ -212,75 +198,3 @@ def in_plain_sight(
         weights = weights.masked_fill(torch.ones(shape, dtype=torch.bool, device=key.device).triu(1), hidden)
     precise = torch.float32 if weights.dtype.itemsize < 4 else weights.dtype
     return drop(weights.softmax(-1, dtype=precise).to(value.dtype)) @ value
-
-
-def inside_rows(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    placed: EndToEnd,
-    scaling: float | None,
-    causal: bool,
-    window: int | None,
-    masks: Masks | None,
-) -> torch.Tensor:
-    """Return what attention makes of rows that lie end to end.
-
-    Those of equal length are computed together. On a GPU and in 16 bits torch has a kernel for rows of different
-    lengths (FlashAttention), which drops nothing out.
-
-    Args:
-        query, key, value: (1, heads, all tokens, features).
-        placed: which rows there are.
-        scaling: see `in_plain_sight`, as for `causal`.
-        window: how far a token looks, itself included; None for as far as its row goes.
-        masks: gives the dropout of some rows; None drops nothing.
-
-    Returns:
-        (1, all tokens, heads, features), as Transformers wants it.
-    """
-    kernel = variable_length() if query.device.type == "cuda" and query.dtype.itemsize == 2 else None
-    if kernel is not None and masks is None and (window is None or causal):
-        longest = max(length for _, length in placed.runs)
-        rows = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
-        back = -1 if window is None else window - 1
-        options = {"scale": scaling, "window_size": (back, 0) if causal else (-1, -1)}
-        found: torch.Tensor = kernel(*rows, placed.starts, placed.starts, longest, longest, **options)
-        return found.unsqueeze(0)
-    sizes = [count * length for count, length in placed.runs]
-    parts, first = [], 0
-    # Parts of a split put their gradients together once; each slice would fill a tensor of all tokens.
-    split = zip(placed.runs, *(torch.split(tensor, sizes, dim=2) for tensor in (query, key, value)), strict=True)
-    for (count, length), *tensors in split:
-        q, k, v = (tensor.squeeze(0).unflatten(1, (count, length)).transpose(0, 1) for tensor in tensors)
-        mask = None
-        if window is not None and window < length:
-            mask = within(length, window, causal, query.device)
-        if masks is not None:
-            out = in_plain_sight(q, k, v, scaling, causal, mask, None, masks(first, count))
-        else:
-            is_causal = causal and mask is None and length > 1
-            out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling, is_causal=is_causal)
-        parts.append(out.transpose(1, 2).flatten(0, 1))
-        first += count
-    return torch.cat(parts).unsqueeze(0)
-
-
-def within(length: int, window: int, causal: bool, device: torch.device) -> torch.Tensor:
-    """Return which tokens see which, bool (length, length), where each looks less than `window` tokens far."""
-    place = torch.arange(length, device=device)
-    distance = place[:, None] - place
-    return (distance.abs() < window) & ((distance >= 0) | (not causal))
-
-
-@cache
-def variable_length() -> Callable[..., Any] | None:
-    """Return torch's attention for rows of different lengths, if this version has it in a known shape."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return None
-    known = signature(varlen_attn).parameters
-    if "window_size" in known and "scale" in known:
-        return varlen_attn
-    return None

@@ -8,7 +8,9 @@ inside models of other people.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +28,26 @@ NOTES = (LENGTHS, UNPADDED, ROW_SAMPLES, ON_THE_LEFT)
 """What of a batch is not for the model."""
 
 
+class Counted(NamedTuple):
+    """Members of groups, one after another."""
+
+    group: torch.Tensor
+    """The group of each, int64."""
+    number: torch.Tensor
+    """Its number in the group, int64."""
+
+
+class RunOrder(NamedTuple):
+    """How the tokens of rows that lie end to end lie where each row of each head is a matrix: row, head, token."""
+
+    source: torch.Tensor
+    """The place of each among tokens and heads, int64 (tokens * heads,)."""
+    back: torch.Tensor
+    """The other way round."""
+    tokens: Counted
+    """Each of them in its row and head."""
+
+
 @dataclass(frozen=True)
 class EndToEnd:
     """The rows of a batch without their padding, one after another in one row of so many `tokens`."""
@@ -41,6 +63,30 @@ class EndToEnd:
     """Where each row begins, and at the end where the last one ends, int32 (rows + 1,)."""
     runs: tuple[tuple[int, int], ...]
     """Rows of equal length that follow each other: how many, and their length."""
+    known: dict[tuple[str, int], Any] = field(default_factory=dict)
+    """What was worked out for numbers of heads."""
+
+    def order(self, heads: int) -> RunOrder:
+        """Return how the tokens of so many heads lie as matrices; the host waits for nothing."""
+        if ("order", heads) not in self.known:
+            lengths = torch.tensor([length for count, length in self.runs for _ in range(count)])
+            tokens = counted(lengths.repeat_interleave(heads))
+            starts = lengths.cumsum(0) - lengths
+            source = (starts[tokens.group // heads] + tokens.number) * heads + tokens.group % heads
+            back = torch.empty_like(source)
+            back[source] = torch.arange(len(source))
+            device = self.row.device
+            self.known["order", heads] = RunOrder(sent(source, device), sent(back, device), tokens)
+        found: RunOrder = self.known["order", heads]
+        return found
+
+    def pairs(self, heads: int) -> Counted:
+        """Return for each two tokens that a token of a head may see the token that does, on the host."""
+        if ("pairs", heads) not in self.known:
+            lengths = torch.tensor([length for count, length in self.runs for _ in range(count * heads)])
+            self.known["pairs", heads] = counted((lengths[self.order(heads).tokens.group] + 1) // 2)
+        found: Counted = self.known["pairs", heads]
+        return found
 
 
 @dataclass
@@ -70,6 +116,11 @@ class LateKeys:
 
     rows: int
     make: Callable[[], torch.Tensor]
+
+    @cached_property
+    def made(self) -> torch.Tensor:
+        """The keys, the same for all copies of a layout."""
+        return self.make()
 
 
 @dataclass
@@ -111,10 +162,8 @@ class Layout:
 
     def made_keys(self) -> torch.Tensor:
         """Return the keys, of a batch that has any."""
-        if isinstance(self.keys, LateKeys):
-            self.keys = self.keys.make()
         assert self.keys is not None
-        return self.keys
+        return self.keys.made if isinstance(self.keys, LateKeys) else self.keys
 
 
 _now = Layout()
@@ -153,13 +202,24 @@ def end_to_end(lengths: Sequence[int], longest: int, device: torch.device) -> En
     The host waits for nothing: it knows the lengths, and sends them once.
     """
     host = torch.tensor(lengths)
-    sent = (host.pin_memory() if device.type != "cpu" else host).to(device, non_blocking=True)
+    on_device = sent(host, device)
     tokens = sum(lengths)
-    rows = torch.repeat_interleave(torch.arange(len(lengths), device=device), sent, output_size=tokens)
-    starts = F.pad(sent.cumsum(0), (1, 0))
+    rows = torch.repeat_interleave(torch.arange(len(lengths), device=device), on_device, output_size=tokens)
+    starts = F.pad(on_device.cumsum(0), (1, 0))
     position = torch.arange(tokens, device=device) - starts[rows]
     runs = tuple((len(list(equal)), length) for length, equal in groupby(lengths))
     return EndToEnd(tokens, rows, position, rows * longest + position, starts.to(torch.int32), runs)
+
+
+def counted(sizes: torch.Tensor) -> Counted:
+    """Return the members of groups of these sizes."""
+    group = torch.repeat_interleave(sizes)
+    return Counted(group, torch.arange(len(group)) - (sizes.cumsum(0) - sizes)[group])
+
+
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor of the host on a device, without waiting for the copy."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def kept_for_recomputation() -> tuple[AbstractContextManager[None], AbstractContextManager[Layout]]:

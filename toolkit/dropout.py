@@ -1,9 +1,9 @@
 """Dropout that knows the sample: what is left out depends on the sample, and never on how a batch is cut or laid out.
 
 Each element of a mask is a hash of (seed, step, sample, which dropout of the model, position in the sample, feature).
-The loop hashes the first three into a key for each row (`toolkit.data.loader`), and here the rest is mixed in: first
-what there is little of, the feature last. A dropout is known by the name of its module, since a count of calls would
-change where activations are computed again.
+The first three are hashed into a key for each row (`KeyedRows` in `toolkit/data/loader.py`), and here the rest is mixed
+in: first what there is little of, the feature last. A dropout is known by the name of its module, since a count of
+calls would change where activations are computed again.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from toolkit.batch_layout import Layout, layout
+from toolkit.batch_layout import Counted, Layout, layout
 from toolkit.errors import UserError
 
 GOLDEN = 0x9E3779B9 - 2**32
@@ -48,10 +48,19 @@ def one_more(hashes: torch.Tensor, count: int, first: int = 0) -> torch.Tensor:
     return mix(hashes.unsqueeze(-1) + numbered(count, hashes.device, first))
 
 
+def in_groups(hashes: torch.Tensor, members: Counted) -> torch.Tensor:
+    """Return what `one_more` does for groups of different sizes: a hash for each of their members."""
+    return mix(hashes[members.group] + members.number.to(torch.int32) * GOLDEN)
+
+
 def kept(hashes: torch.Tensor, count: int, rate: float) -> torch.Tensor:
     """Return which elements are kept, bool, with one more dimension of this size than the hashes have."""
-    halves = one_more(hashes, (count + 1) // 2).view(torch.int16)
-    return halves[..., :count] >= threshold_of(rate)
+    return kept_of(one_more(hashes, (count + 1) // 2).view(torch.int16)[..., :count], rate)
+
+
+def kept_of(halves: torch.Tensor, rate: float) -> torch.Tensor:
+    """Return which elements are kept, bool, given half a hash for each, int16."""
+    return halves >= threshold_of(rate)
 
 
 def threshold_of(rate: float) -> int:

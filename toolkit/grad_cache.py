@@ -53,7 +53,7 @@ class GlobalBatchStep:
                 runtime.phase(FORWARD_PASS, step + 1, batch=micro)
                 # The same dropout as in the pass that follows.
                 runtime.seed(seed_for(state.config.seed, "dropout", step, runtime.data_parallel_rank, number))
-                with torch.no_grad(), runtime.drawing_from(micro.rows):
+                with torch.no_grad(), runtime.drawing_from(micro.dropout_rows):
                     tensor, known = embed(global_loss, state.model, runtime.to_device(micro.batch))
                 embeddings.append(tensor)
                 extra.append(known)

@@ -105,7 +105,7 @@ def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatc
         # What else is random: it repeats on the same topology only, which the plan says.
         runtime.seed(seed_for(state.config.seed, "dropout", step, runtime.data_parallel_rank, number))
         passes = state.flops.counting(micro)
-        with accelerator.accumulate(model), runtime.drawing_from(micro.rows), passes:
+        with accelerator.accumulate(model), runtime.drawing_from(micro.dropout_rows), passes:
             phase(FORWARD_PASS, step + 1, batch=micro)
             batch = runtime.to_device(micro.batch)
             if global_step is not None:

@@ -188,7 +188,7 @@ def own_part(update: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 def is_step_taken(optimizer: torch.optim.Optimizer) -> torch.Tensor:
-    """Return whether the gradients are finite, as a tensor where the weights are: to look at it would be to wait."""
+    """Return whether the gradients are finite, as a tensor beside the first weight: to look at it would be to wait."""
     device = local_of(optimizer.param_groups[0]["params"][0]).device
     found_inf: torch.Tensor | None = getattr(optimizer, "found_inf", None)
     if found_inf is None:
@@ -198,7 +198,7 @@ def is_step_taken(optimizer: torch.optim.Optimizer) -> torch.Tensor:
 
 def replace_if(condition: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> None:
     """Put the values of `new` into `old`, in place, or leave them alone, also where `new` is not finite."""
-    old.copy_(torch.where(condition, new.to(old.dtype), old))
+    old.copy_(torch.where(condition.to(old.device), new.to(old.dtype), old))
 
 
 def build_optimizer(config: OptimConfig, model: torch.nn.Module, precision: str = "no") -> torch.optim.Optimizer:
@@ -327,12 +327,15 @@ def take_into_average(optimizer: torch.optim.Optimizer, decay: float, norm: torc
     taken = torch.isfinite(norm).to(before.device)
     now = torch.where(taken, 1 + decay * before, before)
     share = torch.where(taken, 1 / now, torch.zeros_like(now))
-    shares = {kind: share.to(kind) for kind in {optimizer.state[parameter][AVERAGE].dtype for parameter in parameters}}
+    shares: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
     for parameter in parameters:
         state = optimizer.state[parameter]
         state[AVERAGED] = now
         average = local_of(state[AVERAGE])
-        average.lerp_(local_of(parameter).to(average.dtype), shares[average.dtype])
+        kind = (average.device, average.dtype)
+        if kind not in shares:
+            shares[kind] = share.to(*kind)
+        average.lerp_(local_of(parameter).to(average.dtype), shares[kind])
 
 
 @contextmanager

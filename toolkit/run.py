@@ -34,7 +34,7 @@ from toolkit.optimizer import exported_weights
 from toolkit.output.console import Console, Display, clock
 from toolkit.output.evaluation_file import Evaluation, evaluation_of, weights_of_training, write_evaluation
 from toolkit.output.ledger import Ledger
-from toolkit.output.meters import arithmetic_of, described, device_peak, host_peak, peak_flops
+from toolkit.output.meters import arithmetic_of, described, device_peak, forget_peak, host_peak, peak_flops
 from toolkit.output.provenance import changes, provenance
 from toolkit.output.result import Result, print_result
 from toolkit.output.run_folder import RunFolder, explain_disk_errors, now
@@ -216,6 +216,8 @@ def begin(config: Config, task: Task, record: RunRecord, console: Console) -> tu
         console.print(f"going on after step {start.step:,}, from {start.checkpoint}")
     if moved := runtime.on_main(lambda: record.begin(state, start, summary)):
         console.print(moved)
+    # What was tried is no part of the training.
+    forget_peak(runtime.device)
     record.training_begins()
     return state, start
 

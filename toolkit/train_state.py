@@ -21,6 +21,7 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError, UserError
 from toolkit.flop_count import FlopMeter
 from toolkit.models.compiled import is_compiled
+from toolkit.models.parameters import reshard
 from toolkit.output.console import Display
 from toolkit.output.ledger import Ledger, LedgerRow
 from toolkit.output.meters import Meters, PeakMemory
@@ -154,6 +155,8 @@ class TrainState:
     output: Output = field(default_factory=Output)
 
     def __post_init__(self) -> None:
+        # What a trial left whole would have other parameters.
+        reshard(self.model)
         # To walk through a large model takes longer than to clip its gradients.
         self.parameters = list(self.model.parameters())
         self.memory = PeakMemory(self.runtime.device)

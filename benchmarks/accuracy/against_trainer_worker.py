@@ -63,12 +63,21 @@ def with_toolkit(task: Task, config: Any, runtime: Runtime) -> Figures:
     training = prepare(task, never, runtime)
     training.output.rows = rows = []
     last = train(training)
-    return {"metrics": last.metrics, **timed([row.seconds for row in rows])}
+    own = [sum(lengths_of(task.data.train, training.order.global_batch(step))) for step in range(len(rows))]
+    return {"metrics": last.metrics, **timed([row.seconds for row in rows], own, task.data.train)}
 
 
-def timed(seconds: list[float]) -> Figures:
-    """Return what there is to say of steps that took so many seconds each."""
-    return {"seconds": sum(seconds), "steps": len(seconds), "seconds of steps": seconds}
+def timed(seconds: list[float], tokens: list[int], source: Source) -> Figures:
+    """Return what there is to say of steps that took so many seconds each, on so many tokens without padding."""
+    usual = float(np.mean(lengths_of(source, np.arange(len(source)))))
+    steps = {"seconds of steps": seconds, "tokens of steps": tokens, "tokens of a sample": usual}
+    return {"seconds": sum(seconds), "steps": len(seconds), **steps}
+
+
+def lengths_of(source: Source, ids: Any) -> list[int]:
+    """Return the lengths of samples, 1 where they have none."""
+    lengths = source.lengths(ids)
+    return [1] * len(ids) if lengths is None else lengths.tolist()
 
 
 class Samples(torch.utils.data.Dataset[Any]):
@@ -87,7 +96,8 @@ class Samples(torch.utils.data.Dataset[Any]):
         own = sample if self.transform is None else self.transform(sample, self.generator)
         lengths = self.source.lengths(np.array([number]))
         # To group them the Trainer asks how many "input_ids" each has.
-        return {"sample": own, "input_ids": range(0 if lengths is None else int(lengths[0]))}
+        length = 0 if lengths is None else int(lengths[0])
+        return {"sample": own, "input_ids": range(length), "length": length or 1}
 
 
 def with_trainer(task: Task, config: Any, runtime: Runtime, grouped: bool) -> Figures:
@@ -98,17 +108,28 @@ def with_trainer(task: Task, config: Any, runtime: Runtime, grouped: bool) -> Fi
         def on_step_end(self, *_: Any, **__: Any) -> None:
             ends.append(time.perf_counter())
 
-    trainer = trainer_of(task, config, runtime, grouped)
+    tokens: list[int] = []
+    collate = task.collate
+
+    def counted(samples: list[Any]) -> Any:
+        tokens.append(sum(own["length"] for own in samples))
+        return collate([own["sample"] for own in samples])
+
+    trainer = trainer_of(task, config, runtime, grouped, counted)
     trainer.add_callback(Clock())
     ends = [time.perf_counter()]
     trainer.train()
     seconds = np.diff(ends).tolist()
+    tokens = tokens[: len(seconds)]  # it collates a batch ahead
     last = evaluate_model(task, config, runtime, trainer.model) if task.data.evaluate is not None else None
-    return {"metrics": last.metrics if last is not None else {}, **timed(seconds)}
+    return {"metrics": last.metrics if last is not None else {}, **timed(seconds, tokens, task.data.train)}
 
 
-def trainer_of(task: Task, config: Any, runtime: Runtime, grouped: bool) -> Any:
-    """Return Transformers' Trainer for a task, with the settings of a recipe."""
+def trainer_of(
+    task: Task, config: Any, runtime: Runtime, grouped: bool, collate: Callable[[list[Any]], Any] | None = None
+) -> Any:
+    """Return Transformers' Trainer for a task, with the settings of a recipe; `collate` is given what `Samples` has."""
+    collated = collate or (lambda samples: task.collate([own["sample"] for own in samples]))
     from transformers import Trainer, TrainingArguments
 
     model = build_model(task, config, runtime)
@@ -141,7 +162,7 @@ def trainer_of(task: Task, config: Any, runtime: Runtime, grouped: bool) -> Any:
     return Trainer(
         model,
         arguments,
-        data_collator=lambda samples: view(task.collate([sample["sample"] for sample in samples])),
+        data_collator=lambda samples: view(collated(samples)),
         train_dataset=Samples(source, task.transform, config.seed),
     )
 

@@ -52,7 +52,7 @@ def train_by_hand(task: Task, config: Any, runtime: Runtime) -> dict[str, Any]:
     )
     # The samples that the toolkit takes, known beforehand.
     batches = list(ShuffledOrder(len(source), size, config.seed).global_batches(0, steps))
-    ends = [time.perf_counter()]
+    clock = [time.perf_counter()]
     for step in range(steps):
         chosen = batches[step]
         chosen = chosen[np.argsort(-source.lengths(chosen), kind="stable")]
@@ -68,8 +68,11 @@ def train_by_hand(task: Task, config: Any, runtime: Runtime) -> dict[str, Any]:
             group["lr"] = optim.lr * (1 - step / steps)
         optimizer.step()
         optimizer.zero_grad()
-        ends.append(time.perf_counter())
-    return {"metrics": {}, "seconds": ends[-1] - ends[0], "steps": steps, "seconds of steps": np.diff(ends).tolist()}
+        clock.append(time.perf_counter())
+    seconds, every = np.diff(clock).tolist(), source.lengths(np.arange(len(source)))
+    tokens = [int(source.lengths(chosen).sum()) for chosen in batches]
+    figures = {"seconds of steps": seconds, "tokens of steps": tokens, "tokens of a sample": float(every.mean())}
+    return {"metrics": {}, "seconds": sum(seconds), "steps": steps, **figures}
 
 
 def ends(lengths: list[int]) -> list[int]:

@@ -42,11 +42,12 @@ def main() -> None:
             write(folder / "many.csv", count)
             for part, train, evaluate in (("training", "many", "few"), ("evaluation", "few", "many")):
                 reading, working, seconds = peaks(folder, train, evaluate)
-                rows.append([part, f"{count:,}", f"{reading / 1e6:.0f}", f"{working / 1e6:.0f}", f"{seconds:.0f}"])
+                rows.append((part, count, f"{reading / 1e6:.0f}", f"{working / 1e6:.0f}", f"{seconds:.0f}"))
                 print(*rows[-1], file=sys.stderr, flush=True)
     print("# Memory against the number of samples\n")
     print(machine() + "\n")
-    print(table(["of", "rows", "reading, MB", f"{STEPS} steps and evaluation, MB", "seconds"], sorted(rows)))
+    columns = ["of", "rows", "reading, MB", f"{STEPS} steps and evaluation, MB", "seconds"]
+    print(table(columns, [[part, f"{count:,}", *figures] for part, count, *figures in sorted(rows)]))
 
 
 def write(path: Path, rows: int) -> None:
@@ -65,7 +66,8 @@ def peaks(folder: Path, train: str, evaluate: str) -> tuple[int, int, float]:
     data = ["--data.train", str(folder / f"{train}.csv"), "--data.eval", str(folder / f"{evaluate}.csv")]
     settings = ["--epochs", "null", "--steps", str(STEPS), "--threads", "1", "--batch.eval", "256"]
     command = [sys.executable, str(ROOT / "recipes" / "classify.py"), *data, *settings, "--output", str(output)]
-    cache = {**os.environ, "HF_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    # Texts become tokens in each run anew.
+    cache = {**os.environ, "OMP_NUM_THREADS": "1", "FINETUNE_TOOLKIT_CACHE": str(output) + "-cache"}
     begun = time.monotonic()
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=cache)

@@ -12,7 +12,8 @@ meets all of them. A figure is the median of the rounds, with the smallest and t
 after the first 12. Dropout is the model's own. "by hand" is `packed_by_hand.py`: samples end to end, in a loop that can
 do nothing else, on the samples of the toolkit's steps. The Trainer draws others; where it groups them by length, it
 goes from long ones to short ones in each 50 steps, or fewer where there are fewer samples, and whole rounds of that are
-timed. "Trainer, default" has random batches.
+timed. So that nobody's samples are shorter by chance, a rate is tokens a second (without padding) over the tokens that
+a sample of the data has on average. "Trainer, default" has random batches.
 """
 
 import argparse
@@ -35,7 +36,7 @@ TASKS = {"classify": 32, "tag": 32, "answer": 16, "chat": 32, "language": 32}
 STEPS = {"classify": 62, "tag": 64, "answer": 29, "chat": 62, "language": 75}
 WARM_UP = 12
 """Steps at the beginning that are not timed, in all methods: caches fill, and the toolkit counts the floating-point
-operations of so many micro-batches at most, which makes these steps up to a quarter longer."""
+operations of the first micro-batches, on these tasks of at most 12, which makes these steps up to a quarter longer."""
 METHODS = ("toolkit", "by hand", "Trainer", "Trainer, default")
 BEFORE = "toolkit before"
 
@@ -101,9 +102,10 @@ def rate(root: Path, task: str, method: str, threads: int, arguments: argparse.N
         if done.returncode:
             sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
         figures = json.loads(output.read_text(encoding="utf-8"))
-    # A commit before this script's has no times of steps, and counts no operations.
-    seconds = figures.get("seconds of steps", [figures["seconds"] / figures["steps"]] * figures["steps"])[WARM_UP:]
-    return len(seconds) * TASKS[task] / sum(seconds)
+    if "seconds of steps" not in figures:  # an earlier commit: all steps count, the first ones too
+        return figures["steps"] * TASKS[task] / figures["seconds"]
+    seconds, tokens = (figures[name][WARM_UP:] for name in ("seconds of steps", "tokens of steps"))
+    return sum(tokens) / sum(seconds) / figures["tokens of a sample"]
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ sys.path.append(str(Path(__file__).parents[2] / "tests" / "helpers"))
 from machine import accelerate_launch, machine, table
 
 BATCH, STEPS, WARM_UP = 32, 52, 12
-"""The toolkit counts the floating-point operations of at most 12 micro-batches, which makes these steps longer."""
+"""The toolkit counts the floating-point operations of the first micro-batches, here of at most 12, which makes these
+steps longer."""
 LEAST = 0.97
 METHODS = {"by hand, padded": "never", "toolkit, padded": "never", "toolkit, end to end": "auto"}
 """Each method with its `batch.pack`."""
@@ -117,12 +118,10 @@ def by_hand(training: Any) -> list[float]:
     import torch.nn.functional as F
     from torch.nn.parallel import DistributedDataParallel
 
-    from toolkit.models.build import build_model
-
     task, config, runtime, sampler = training.task, training.config, training.runtime, training.sampler
     plans = [sampler.of_step(step)[runtime.rank :: runtime.size] for step in range(STEPS)]
     torch.manual_seed(runtime.rank)
-    model = DistributedDataParallel(build_model(task, config, runtime).train(), gradient_as_bucket_view=True)
+    model = DistributedDataParallel(task.model(runtime).train(), gradient_as_bucket_view=True)
     optim, source = config.optim, task.data.train
     groups = [
         {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": optim.weight_decay},

@@ -34,7 +34,7 @@ class MicroBatch:
     used_squared: int = 0
     """Pairs of elements of one sample, before padding; 0 where lengths are unknown."""
     fingerprint: int = 0
-    """Of the samples, modulo 2^64; 0 for a dummy."""
+    """Of the samples as they were cut, modulo 2^64, which the ledger adds up; 0 for a dummy."""
 
 
 @dataclass(frozen=True)

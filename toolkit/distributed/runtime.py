@@ -62,7 +62,7 @@ class Runtime:
 
     @cached_property
     def zero(self) -> torch.Tensor:
-        """A number on the device, to begin sums with."""
+        """A zero on the device, to begin sums with; nobody changes it in place."""
         return torch.zeros((), device=self.device)
 
     @property

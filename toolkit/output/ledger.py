@@ -52,7 +52,7 @@ class LedgerRow:
     """Floating-point operations of its forward and backward passes, padding included, activations that were computed
     again not; null where they can't be counted, and in the first steps of a start, from which they are learnt."""
     host_memory: int | None = None
-    """The most memory that the main process has had up to then, in bytes, read at most once in a second."""
+    """The most memory that the main process has had since training began, in bytes, read at most once in a second."""
     device_memory: int | None = None
     """The most that its tensors have had on its device; null where that has no memory of its own."""
     skipped: bool = False

@@ -96,15 +96,15 @@ def forget_peak(device: torch.device) -> None:
 
 
 def host_peak() -> int:
-    """Return the most host memory that this process has had resident, in bytes, since what `batch.micro auto` tried."""
+    """Return the most host memory that this process has had resident, in bytes, since training began."""
     # Linux hands the figure of `getrusage` on to the processes that a large one starts.
     peak = linux_peak()
     return getrusage(RUSAGE_SELF).ru_maxrss * (1 if platform == "darwin" else 1024) if peak is None else peak
 
 
 def device_peak(device: torch.device) -> int | None:
-    """Return the most memory that tensors have had on a device, in bytes, since what `batch.micro auto` tried; None
-    where it has none of its own."""
+    """Return the most memory that tensors have had on a device, in bytes, since training began; None where it has none
+    of its own."""
     if device.type == "cpu":
         return None
     # A count of the allocator, on the host: nothing waits for the device.

@@ -54,7 +54,7 @@ def try_few_samples(task: Task, runtime: Runtime, model: torch.nn.Module, batche
 
     def run() -> None:
         before = state()
-        with buffers_kept(whole), runtime.drawing_from(micro.rows), watching(whole, trial, state, found):
+        with buffers_kept(whole), runtime.drawing_from(micro.dropout_rows), watching(whole, trial, state, found):
             layout().trial = trial
             loss_of_batch(task, model, runtime.to_device(micro.batch))
         if not found and not same(before, state()):

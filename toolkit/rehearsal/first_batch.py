@@ -87,7 +87,7 @@ def try_compiled(task: Task, runtime: Runtime, model: torch.nn.Module, batches: 
     runtime.phase("compiling the layers", plan.step + 1, patient=True, batch=micro)
 
     def run() -> None:
-        with runtime.drawing_from(micro.rows), compiling_explained():
+        with runtime.drawing_from(micro.dropout_rows), compiling_explained():
             run_without_a_change(task, runtime, model, micro)
 
     runtime.together(run, talking=True)

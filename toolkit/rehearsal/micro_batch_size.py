@@ -131,8 +131,6 @@ def find_limits(
             count = min(2 * count, share) if count < share else 0
         else:
             count = (fits + too_many) // 2 if too_many - fits > max(1, too_many // 8) else 0
-    # What was tried is no part of the training.
-    forget_peak(runtime.device)
     if not fits:
         rank, lacking = next((rank, lack) for rank, lack in enumerate(lacks) if lack is not None)
         who = f"process {rank}: " if runtime.size > 1 else ""
@@ -152,7 +150,7 @@ def find_limits(
 def run_backward(task: Task, runtime: Runtime, module: torch.nn.Module, micro: LoadedMicroBatch) -> None:
     """Run a micro-batch forward and backward, and wait for it; buffers keep their values. Nothing is sent: the module
     is not wrapped."""
-    with buffers_kept(module), runtime.drawing_from(micro.rows):
+    with buffers_kept(module), runtime.drawing_from(micro.dropout_rows):
         runtime.accelerator.backward(loss_of_batch(task, module, runtime.to_device(micro.batch)))
         if runtime.has_own_memory:
             torch.get_device_module(runtime.device).synchronize()
