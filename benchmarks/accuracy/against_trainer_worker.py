@@ -23,6 +23,7 @@ sys.path += [str(ROOT / "tests" / "helpers"), str(ROOT / "benchmarks" / "perform
 
 from recipe_layouts import config_class, load_recipe  # noqa: E402
 
+from toolkit.config.learning_rates import with_learning_rate  # noqa: E402
 from toolkit.config.parser import parse  # noqa: E402
 from toolkit.distributed.runtime import Runtime  # noqa: E402
 from toolkit.distributed.start_runtime import start_runtime  # noqa: E402
@@ -39,7 +40,8 @@ def main() -> None:
     """Train, and write metrics and seconds."""
     place, name, method, *flags = sys.argv[1:]
     recipe = load_recipe(name)
-    config: Any = parse(config_class(recipe), recipe.__doc__ or "", [*flags, "--output", "runs/not-written"])
+    given: Any = parse(config_class(recipe), recipe.__doc__ or "", [*flags, "--output", "runs/not-written"])
+    config = with_learning_rate(given)
     runtime = start_runtime(config)
     task = recipe.task(config)
     if "SKIP_EVALUATION" in os.environ:
