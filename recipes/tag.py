@@ -79,7 +79,13 @@ def task(config: Tag) -> Task:
         metrics=tag_metrics(sentences.kind),
         show=sentences.show,
         decode=tokens.decode,
-        export=pretrained_folder(tokens, None, "Token classification", "token-classification"),
+        export=pretrained_folder(
+            tokens,
+            None,
+            "Token classification",
+            "token-classification",
+            known={"commonest_tag": sentences.commonest},
+        ),
         summary={"model": config.model.name or "the embedded encoder, with new weights"},
     )
 

@@ -11,6 +11,7 @@ from launching import launch
 from resuming import ONE_THREAD, numbers, run, stopping
 from safetensors.torch import load_file
 from tiny_recipe import Sequences, collate
+from trial import command_here, state_of
 
 from toolkit.checkpoint.reader import CheckpointReader
 from toolkit.output.ledger import read_ledger
@@ -145,3 +146,36 @@ def test_the_count_is_of_evaluations_in_a_row(tmp_path: Path) -> None:
     found = losses(run(tmp_path / "run", *RISING).done().folder)
     rises = sum(after > before for before, after in pairwise(found.values()))
     assert rises > 3, "or patience would not be tried"
+
+
+def test_any_checkpoint_is_exported(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", *RISING, "--checkpoint.every", "5", "--checkpoint.keep", "9").done().folder
+    found, best, saved = losses(folder), best_of(losses(folder)), numbers(folder)
+    command_here("export", folder, "--step", "15").done().says("saved the model of step 15")
+    assert numbers(folder).weights == in_checkpoint(folder, 15) != saved.weights
+    record = read_record(folder)
+    assert (record["exported"]["step"], record["step"], record["metrics"]["loss"]) == (15, 24, found[15])
+    assert loss_of_saved(folder) == pytest.approx(found[15], rel=1e-12)
+    assert command_here("verify", folder).code == 0
+    # Without a step it is the one that the run has saved.
+    command_here("export", folder).done().says(f"saved the model of step {best}")
+    assert (numbers(folder), read_record(folder)["metrics"]["loss"]) == (saved, found[best])
+    before = state_of(folder)
+    command_here("export", folder, "--step", "14").told("no checkpoint of step 14", "5, ", "15, 20")
+    command_here("export", tmp_path).told("is no run folder")
+    command_here("export", folder, "--recipe", folder / "config.yaml").told("is no Python file")
+    assert state_of(folder) == before
+
+
+def test_a_run_that_is_not_finished_is_exported(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    arguments = (*RISING, "--optim.average", "0.9", "--evaluate.every", "4")
+    assert run(folder, *arguments, build=stopping(folder, training=15)).code == 75
+    assert not (folder / "model").exists()
+    command_here("export", folder).done()
+    assert loss_of_saved(folder) == pytest.approx(min(losses(folder).values()), rel=1e-12)
+    assert read_record(folder)["status"] == "preempted"
+    # A step without an evaluation is evaluated now.
+    command_here("export", folder, "--step", "14").done().says("loss")
+    assert read_record(folder)["exported"]["step"] == 14
+    assert numbers(run(folder, *arguments).done().folder) == numbers(run(tmp_path / "whole", *arguments).done().folder)

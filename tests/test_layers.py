@@ -12,9 +12,10 @@ ORDER = """
     cli
     notebook
     verify
+    predict
     recipe_command
-    run
-    run_folder_claim run_record evaluate_only
+    run export_command
+    run_folder_claim run_record evaluate_only recipe_file
     best_weights
     loop out_of_memory
     prepare
@@ -24,6 +25,7 @@ ORDER = """
     grad_cache
     train_state step_log best_evaluation flop_count
     tasks
+    predictor
     checkpoint
     optimizer schedules
     models

@@ -1,9 +1,11 @@
 """Which evaluation is the best so far: its checkpoint is never deleted."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from toolkit.errors import SharedUserError
+from toolkit.output.evaluation_file import numbers
 
 
 @dataclass(frozen=True)
@@ -37,4 +39,13 @@ def better_of(rule: str, metrics: Mapping[str, float], step: int, best: Best | N
         return best
     if best is None or (value < best.value if direction == "lowest" else value > best.value):
         return Best(step, value)
+    return best
+
+
+def best_of_rows(rule: str, rows: Iterable[Mapping[str, Any]]) -> Best | None:
+    """Return the best of the evaluations in some rows of a ledger, None if there was none; see `better_of`."""
+    best: Best | None = None
+    for row in rows:
+        if row["evaluation"]:
+            best = better_of(rule, numbers(row["evaluation"]), row["step"], best)
     return best

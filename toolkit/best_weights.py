@@ -1,5 +1,6 @@
 """Back to the weights of the best evaluation, once the last step is done: they are what a run leaves behind."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,8 @@ from toolkit.evaluation import evaluate_model
 from toolkit.loop import stop
 from toolkit.models.parameters import reshard
 from toolkit.optimizer import exported_weights
-from toolkit.output.evaluation_file import Evaluation, evaluation_of, weights_of_training
+from toolkit.output.evaluation_file import Evaluation, evaluation_of, numbers, weights_of_training
+from toolkit.output.ledger import read_ledger
 from toolkit.output.run_folder import RunFolder, folder_name
 from toolkit.train_state import TrainState
 
@@ -72,7 +74,15 @@ def settle_exported(state: TrainState, last: Evaluation, folder: RunFolder) -> E
             evaluation = evaluate_model(state.task, state.config, runtime, state.model, last=True)
     if evaluation is None:
         stop(state, state.step)
-    return Exported(step, seal, evaluation)
+    # Another topology may round in another way than the evaluation by which these weights were chosen.
+    noted = runtime.on_main(lambda: metrics_after(step, folder))
+    return Exported(step, seal, replace(evaluation, metrics=noted or evaluation.metrics))
+
+
+def metrics_after(step: int, folder: RunFolder) -> dict[str, float]:
+    """Return the metrics that the ledger has of the evaluation after a step; empty without one."""
+    rows = read_ledger(folder.ledger_file)
+    return numbers(next((row["evaluation"] or {} for row in rows if row["step"] == step), {}))
 
 
 def start_at_best(step: int, folder: RunFolder, begun_with: str | None) -> Start:

@@ -24,10 +24,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pipes.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog="toolkit", description="Look after runs of finetune-toolkit.")
-    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare}")
+    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare,export,predict}")
     add_status(commands)
     add_verify(commands)
     add_compare(commands)
+    add_export(commands)
+    add_predict(commands)
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
         near = get_close_matches(words[0].lower(), commands.choices, 1)
         hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(commands.choices)}"
@@ -100,6 +102,56 @@ def add_compare(commands: Any) -> None:
     compare.set_defaults(command=compare_runs)
     compare.add_argument("first", type=Path, metavar="A", help="a run folder")
     compare.add_argument("second", type=Path, metavar="B", help="another one")
+
+
+def add_export(commands: Any) -> None:
+    export = commands.add_parser(
+        "export",
+        help="save the model of a checkpoint into the run folder",
+        description="Save the model of a sealed checkpoint into model/ of its run folder, with its metrics, whether "
+        "the run is finished or not; run.json says which step it is. An evaluation that is missing is made up for.",
+    )
+    export.set_defaults(command=export_model)
+    export.add_argument("run", type=Path, metavar="RUN", help="the run folder, such as runs/classify")
+    export.add_argument(
+        "--step", type=int, metavar="N", help="of the checkpoint (default: the one that the run itself would save)"
+    )
+    export.add_argument(
+        "--recipe", type=Path, metavar="FILE", help="the recipe's file, if it is not where it was when the run began"
+    )
+
+
+def add_predict(commands: Any) -> None:
+    predict = commands.add_parser(
+        "predict",
+        help="predict the rows of a file with a trained model",
+        description="Write the rows of a file with what a model predicts of each, in their order: classes, numbers, "
+        "tags, answers, texts, replies, vectors. Read are csv, tsv, json, json lines, parquet, CoNLL, text (a row a "
+        "line) and folders of images. After a kill the same command goes on. In several processes: accelerate launch "
+        "--config_file FILE --num_processes N -m toolkit predict ...; the output is the same.",
+    )
+    predict.set_defaults(command=predict_rows)
+    predict.add_argument("model", metavar="MODEL", help="a run folder, a model folder or a hub id")
+    predict.add_argument("file", type=Path, metavar="FILE", help="the rows")
+    predict.add_argument(
+        "--output", type=Path, required=True, metavar="OUT", help="a file that ends with .csv, .tsv, .jsonl or .parquet"
+    )
+    predict.add_argument(
+        "--column",
+        action="append",
+        default=[],
+        metavar="PART=COLUMN",
+        help="which column is what, such as text=review, where FILE names it in another way than the training data",
+    )
+    predict.add_argument("--scores", action="store_true", help="the scores of all classes, not of the predicted alone")
+    predict.add_argument("--tokens", type=int, metavar="N", help="the longest text that is written, in tokens")
+    predict.add_argument("--batch", type=int, default=32, metavar="N", help="samples at once (default: 32)")
+    predict.add_argument(
+        "--dtype", choices=["float32", "bfloat16", "float64"], default="float32", help="of the weights"
+    )
+    predict.add_argument("--header", metavar="NAMES", help="of csv and tsv: true, false, or the names of the columns")
+    predict.add_argument("--threads", type=int, metavar="N", help="threads of torch in each process")
+    predict.add_argument("--overwrite", action="store_true", help="replace OUT, and throw away what was begun for it")
 
 
 def show_status(given: argparse.Namespace) -> int:
@@ -195,3 +247,32 @@ def compare_runs(given: argparse.Namespace) -> int:
     comparison = compare(given.first, given.second)
     Console(is_main=True).print(str(comparison))
     return RIGHT if comparison.same else WRONG
+
+
+def export_model(given: argparse.Namespace) -> int:
+    """Save the model of a checkpoint and return the exit code."""
+    from toolkit.export_command import export
+
+    export(given.run, given.step, given.recipe, Console(is_main=True))
+    return RIGHT
+
+
+def predict_rows(given: argparse.Namespace) -> int:
+    """Predict the rows of a file and return the exit code."""
+    from toolkit.recipe_command import report
+
+    try:
+        columns = dict(entry.split("=", 1) for entry in given.column if "=" in entry)
+        if wrong := [entry for entry in given.column if not all(entry.partition("=")[::2])]:
+            raise UserError(f"--column is {wrong[0]!r}; give PART=COLUMN, such as text=review")
+        from toolkit.predict.command import Wish, predict
+
+        names = {"true": True, "false": False, None: None}
+        header = names[given.header] if given.header in names else [name.strip() for name in given.header.split(",")]
+        wish = {name: getattr(given, name) for name in ("model", "file", "output", "scores", "tokens", "batch")}
+        wish |= {name: getattr(given, name) for name in ("dtype", "threads", "overwrite")}
+        predict(Wish(**wish, columns=columns, header=header))
+    except UserError as error:
+        report("toolkit predict", None, error)
+        return USER_CAN_FIX
+    return RIGHT

@@ -264,13 +264,13 @@ def prepare_together(
     return model, optimizer, loader
 
 
-def prepare_for_evaluation(task: Task, config: Config, runtime: Runtime) -> torch.nn.Module:
-    """Build the model, prepared for evaluation alone.
+def prepare_for_evaluation(task: Task, config: Config, runtime: Runtime, unused: Sequence[str] = ()) -> torch.nn.Module:
+    """Build the model, prepared for evaluation alone; `unused` parameters are frozen, as a training found them to be.
 
     Raises:
         UserError: it can't be built, or not be sharded as the launch configuration asks for.
     """
-    model = runtime.together(lambda: build_model(task, config, runtime))
+    model = runtime.together(lambda: build_model(task, config, runtime, unused))
     compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
     runtime.together(lambda: shard_model(model, runtime), talking=True)
     if runtime.strategy.sharded:

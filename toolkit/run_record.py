@@ -13,6 +13,7 @@ from toolkit.checkpoint.format import digest_of_file
 from toolkit.checkpoint.resume import Start
 from toolkit.checkpoint.set_aside import bring_ledger, make_way
 from toolkit.checkpoint.writer import newest_name
+from toolkit.config.schema import Config
 from toolkit.config.yaml import to_yaml
 from toolkit.distributed.final_message import print_final_message
 from toolkit.distributed.launch import agent
@@ -76,6 +77,7 @@ class RunRecord:
             topology=[*previous.get("topology", []), topology],
             versions=versions(),
             recipe=self.recipe,
+            recipe_file=file_of(state.config),
             data=state.data,
             samples={
                 "train": len(state.task.data.train),
@@ -208,6 +210,12 @@ class RunRecord:
                 self.record_failure(f"ended at once: {text}", agent=agent())
         print_final_message(f"\n{self.recipe}: ended at once ({text}); {left}", sys.stderr)
         return code
+
+
+def file_of(config: Config) -> str | None:
+    """Return the file of the recipe whose configuration this is, None if it has none."""
+    file = getattr(sys.modules.get(type(config).__module__), "__file__", None)
+    return None if file is None else str(Path(file).resolve())
 
 
 def digests_of_files(files: Sequence[Path]) -> dict[str, dict[str, Any]]:

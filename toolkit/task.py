@@ -105,6 +105,9 @@ class TaskData:
     """Processes that fetch and collate ahead of the training; 0 does it in the training process."""
     summary: Mapping[str, str] = field(default_factory=dict)
     """What the plan shows of it, line by line: a name and a text."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """The columns that hold what a model is given, by the part that they play, such as "text": a saved model remembers
+    them for `toolkit predict`."""
 
 
 def labels_of(batch: Batch) -> torch.Tensor:

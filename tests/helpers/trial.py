@@ -5,8 +5,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from hashlib import sha256
 from io import StringIO
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from launching import clean_environment
 
+from toolkit.cli import main
 from toolkit.recipe_command import fine_tune
 from toolkit.signals import LAUNCHER_DIED, REQUESTS
 
@@ -79,6 +80,24 @@ def run_here(
     config_class: type, task: Callable[..., Any], arguments: Sequence[str], folder: Path, named: bool = True
 ) -> Outcome:
     """Run a recipe in this process, as the only one; its folder is `named` by --output unless the arguments do that."""
+    if named and "--output" not in arguments:
+        arguments = ["--output", str(folder), *arguments]
+    with alone() as (output, errors), pytest.raises(SystemExit) as end:
+        fine_tune(config_class, task, arguments)
+    assert isinstance(end.value.code, int)
+    return Outcome(end.value.code, output.getvalue(), errors.getvalue(), folder)
+
+
+def command_here(*words: str | Path) -> Outcome:
+    """Run the command `toolkit` in this process; its second word is a folder."""
+    with alone() as (output, errors):
+        code = main([str(word) for word in words])
+    return Outcome(code, output.getvalue(), errors.getvalue(), Path(words[1]))
+
+
+@contextmanager
+def alone() -> Iterator[tuple[StringIO, StringIO]]:
+    """Have this block find the process as a new one would; give what it prints and what it complains of."""
     from accelerate.state import AcceleratorState, GradientState
 
     # A run collects garbage when it ends: half a second where every library is loaded, unless what is there now is left
@@ -88,18 +107,14 @@ def run_here(
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     output, errors = StringIO(), StringIO()
-    if named and "--output" not in arguments:
-        arguments = ["--output", str(folder), *arguments]
     # Who was asked to stop ignores signals until its process ends, which here goes on.
     handlers = {number: signal.getsignal(number) for number in (*REQUESTS, LAUNCHER_DIED)}
     try:
-        with redirect_stdout(output), redirect_stderr(errors), pytest.raises(SystemExit) as end:
-            fine_tune(config_class, task, arguments)
+        with redirect_stdout(output), redirect_stderr(errors):
+            yield output, errors
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    assert isinstance(end.value.code, int)
-    return Outcome(end.value.code, output.getvalue(), errors.getvalue(), folder)
 
 
 def run_outside(words: Sequence[str | Path], folder: Path, **environment: str) -> Outcome:

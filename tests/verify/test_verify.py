@@ -22,9 +22,9 @@ from toolkit.data.order import ShuffledOrder, fingerprint
 from toolkit.errors import UserError
 from toolkit.output.ledger import LedgerEnd, chained
 from toolkit.output.run_folder import RunFolder, sealed_folders
+from toolkit.recipe_file import load_recipe
 from toolkit.verify.check import verify
 from toolkit.verify.check_ledger import HASHED_AT_ONCE, recompute_fingerprints, samples_in
-from toolkit.verify.recipe_file import load_recipe
 
 STEPS = 60
 ARGUMENTS = ["--threads", "1", "--epochs", "null", "--steps", str(STEPS), "--checkpoint.every", "7"]

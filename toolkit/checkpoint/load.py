@@ -13,7 +13,7 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.shards import local_of, shard_of
 from toolkit.errors import UserError
 from toolkit.models.parameters import parameter_names, weights_of
-from toolkit.optimizer import AVERAGED
+from toolkit.optimizer import AVERAGE, AVERAGED
 
 WHOLE = tuple(f"/{entry}" for entry in ("step", AVERAGED, "row_var", "col_var", "variance"))
 """How the names of what an optimizer keeps end where each process has all of it, however its weight is sharded."""
@@ -63,6 +63,31 @@ def load_checkpoint(
             return place
 
         load_optimizer(optimizer, names, start.state["optimizer"], tensor)
+
+
+@torch.no_grad()
+def load_exported(start: Start, model: torch.nn.Module, frozen: str | None, averaged: bool) -> None:
+    """Put the weights of a checkpoint into a model that lies whole in this process, or their average if it holds one.
+
+    Args:
+        start: names the checkpoint.
+        model: not trained any more.
+        frozen: the digest of the weights that are not trained.
+        averaged: whether the averages of the weights are wanted.
+
+    Raises:
+        UserError: the checkpoint has other tensors than the model.
+    """
+    assert start.checkpoint is not None
+    weights = weights_of(model)
+    with CheckpointReader(start.checkpoint) as reader:
+        check_weights(reader, weights)
+        check_frozen(start, frozen)
+        averages = reader.index(OPTIMIZER) if averaged else {}
+        for name, place in weights.items():
+            average = f"{name}/{AVERAGE}"
+            is_averaged = average in averages
+            place.copy_(reader.whole(OPTIMIZER, average) if is_averaged else reader.whole(WEIGHTS, name))
 
 
 def check_frozen(start: Start, now: str | None) -> None:

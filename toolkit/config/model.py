@@ -8,6 +8,7 @@ from typing import Literal
 from toolkit.config.schema import at_least, execution
 
 Trained = Literal["new", "pretrained", "adapters"]
+Dtype = Literal["float32", "float64", "bfloat16"]
 
 ADAPTERS = "adapter_config.json"
 """The file of `peft` that tells a folder with adapters from one with a model."""
@@ -57,7 +58,7 @@ class ModelConfig:
     """A local model folder or a hub id; null is the embedded model, a small transformer with new weights."""
     revision: str | None = None
     """The branch, tag or commit of a hub id."""
-    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    dtype: Dtype = "float32"
     """How the weights are kept; mixed precision is a matter of the launch configuration."""
     dropout: float | None = None
     """The probability of every dropout layer; null keeps the model's own."""

@@ -1,7 +1,7 @@
 """Which rows a recipe trains and evaluates on: what the `data` sections of all recipes share."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -30,6 +30,9 @@ class DataConfig:
     true takes it for names in any case, and null refuses it where it looks like data."""
     held_out: float = 0.1
     """The share of the training rows that is held out where there is no evaluation data."""
+    max_rows: int | None = None
+    """Train and evaluate on so many rows of each file or split at most, evenly spread over it: to try things; null
+    takes all."""
     workers: int = execution(0)
     """Processes that fetch and pad ahead of the training; 0 does it in the training process."""
 
@@ -51,6 +54,8 @@ class DataConfig:
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
         yield from at_least(0, "data.workers", self.workers)
+        if self.max_rows is not None:
+            yield from at_least(2, "data.max_rows", self.max_rows)
         if not 0 < self.held_out < 1:
             yield f"data.held_out is {self.held_out}; it must be between 0 and 1, both exclusive"
         if self.config is not None and self.name is None:
@@ -75,10 +80,31 @@ class DataConfig:
         from toolkit.data.sources import read_splits
 
         if self.embedded:
-            return corpus()
-        return read_splits(
-            name=self.name, config=self.config, train=self.train, evaluate=self.eval, options=self.file_options
+            return self.limited(corpus())
+        return self.limited(
+            read_splits(
+                name=self.name, config=self.config, train=self.train, evaluate=self.eval, options=self.file_options
+            )
         )
+
+    def limited(self, read: "Splits") -> "Splits":
+        """Return the rows that data.max_rows leaves; in messages these are numbered, and not all that there are."""
+        longest = max(map(len, read.tables.values()))
+        if self.max_rows is None or longest <= self.max_rows:
+            return read
+        train, evaluate = (
+            None if table is None else spread(table, self.max_rows) for table in (read.train, read.evaluate)
+        )
+        assert train is not None
+        kept = " and ".join(f"{min(self.max_rows, len(table)):,} of {len(table):,}" for table in read.tables.values())
+        return replace(read, train=train, evaluate=evaluate, origin=f"{read.origin}; {kept} rows (data.max_rows)")
+
+
+def spread(table: Any, most: int) -> Any:
+    """Return so many rows of a `datasets.Dataset` at most, evenly spread over it."""
+    if len(table) <= most:
+        return table
+    return table.select(np.linspace(0, len(table) - 1, most).astype(np.int64)).flatten_indices(keep_in_memory=True)
 
 
 def embedded_splits(origin: str, rows: list[dict[str, Any]], held_out: list[dict[str, Any]] | None = None) -> "Splits":

@@ -1,7 +1,7 @@
 """What all readers of rows share: check the tables, refuse or drop wrong rows, hold rows out, describe the data."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
@@ -116,12 +116,14 @@ class DataRead:
     """The local files that were read."""
     workers: int = 0
     """Processes that fetch and collate ahead of the training."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """See `TaskData.inputs`."""
 
     def task_data(self, train: "Source", evaluate: "Source") -> "TaskData":
         """Return `Task.data`: samples that were made of the rows, and all that is known of them."""
         from toolkit.task import TaskData
 
-        return TaskData(train, evaluate, self.files, self.workers, self.summary)
+        return TaskData(train, evaluate, self.files, self.workers, self.summary, self.inputs)
 
 
 def usable_rows(

@@ -140,19 +140,19 @@ def _batches(texts: Any, tokenizer: Any, max_length: int | None) -> Iterator[tup
     """Yield token ids by name, and how many of each text there were before it was truncated."""
     for batch in texts.with_format("arrow").iter(ROWS_AT_ONCE):
         columns = [column.to_pylist() for column in batch.columns]
-        encoded = _encode(tokenizer, columns, None)
+        encoded = encode_texts(tokenizer, columns, None)
         full = np.array([len(ids) for ids in encoded["input_ids"]], dtype=np.int64)
         # Long texts are tokenized twice: only so the plan can tell how many are truncated and how long they were.
         long = np.flatnonzero(full > max_length).tolist() if max_length is not None else []
         if long:
-            again = _encode(tokenizer, [[column[row] for row in long] for column in columns], max_length)
+            again = encode_texts(tokenizer, [[column[row] for row in long] for column in columns], max_length)
             for name, rows in again.items():
                 for row, ids in zip(long, rows, strict=True):
                     encoded[name][row] = ids
         yield encoded, full
 
 
-def _encode(tokenizer: Any, columns: list[list[str]], max_length: int | None) -> dict[str, list[list[int]]]:
+def encode_texts(tokenizer: Any, columns: list[list[str]], max_length: int | None) -> dict[str, list[list[int]]]:
     encoded = tokenizer(
         *columns,
         padding=False,

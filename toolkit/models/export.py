@@ -1,5 +1,6 @@
 """The trained model as others load it: `from_pretrained`, with its tokenizer and a model card."""
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,8 @@ from toolkit.models.private_paths import (
 )
 from toolkit.output.provenance import versions
 
+NOTE = "finetune_toolkit.json"
+"""The file in a saved model's folder that says how it was trained, for `toolkit predict`."""
 LOCAL = "local"
 """What stands for the id of a data set that is on no hub."""
 
@@ -31,6 +34,7 @@ def pretrained_folder(
     pipeline_tag: str,
     usage: str | None = None,
     library: str = "transformers",
+    known: Mapping[str, Any] | None = None,
 ) -> Callable[[torch.nn.Module, Path, Mapping[str, Any]], None]:
     """Return a task's `export`: it writes weights (safetensors), configuration, tokenizer and README.md.
 
@@ -42,6 +46,7 @@ def pretrained_folder(
         pipeline_tag: the name of the task on the hub and in `transformers.pipeline`.
         usage: how to load the folder, for the card; by default the call of the pipeline.
         library: the library that loads the folder, by the name that the hub has for it.
+        known: what predictions need besides the settings, by name.
     """
 
     def export(module: Any, folder: Path, results: Mapping[str, Any]) -> None:
@@ -54,6 +59,9 @@ def pretrained_folder(
             tokenizer.model_max_length = max_length
         tokenizer.save_pretrained(folder)
         (folder / "README.md").write_text(card, encoding="utf-8")
+        settings = {**shown_settings(as_mapping(results["config"])), **(known or {})}
+        note = {"task": pipeline_tag, "inputs": results["inputs"], "settings": settings, "versions": versions()}
+        (folder / NOTE).write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
 
     return export
 

@@ -28,10 +28,10 @@ from toolkit.output.result import Result
 from toolkit.output.run_folder import record_refusal
 from toolkit.prepare import prepare
 from toolkit.recipe_command import settings_of
+from toolkit.recipe_file import load_recipe
 from toolkit.run import run as run_recipe
 from toolkit.task import Task
 from toolkit.train_state import TrainState
-from toolkit.verify.recipe_file import load_recipe
 
 
 @dataclass(frozen=True)

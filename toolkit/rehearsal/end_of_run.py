@@ -199,5 +199,6 @@ def results_for_export(
         "steps": steps,
         "summary": {**task.summary, **task.data.summary},
         "details": details or {},
+        "inputs": dict(task.data.inputs),
         "command": shlex.join(["python", *sys.argv]),
     }

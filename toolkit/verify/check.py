@@ -16,6 +16,7 @@ from toolkit.config.yaml import flatten, read_yaml
 from toolkit.errors import UserError
 from toolkit.output.provenance import differences
 from toolkit.output.run_folder import RunFolder, is_locked
+from toolkit.recipe_file import load_recipe
 from toolkit.verify.check_checkpoints import check_checkpoint, check_seals, check_settings
 from toolkit.verify.check_ledger import (
     Expected,
@@ -35,7 +36,6 @@ from toolkit.verify.evidence import (
     record_of,
     starts_of,
 )
-from toolkit.verify.recipe_file import load_recipe
 from toolkit.verify.results import CheckResult, Report, count_text
 
 
@@ -125,7 +125,9 @@ def check_record(
         metrics, evaluation = record.get("metrics"), ledger.evaluations.get(exported)
         # Of a run that began at another one's checkpoint the best may come before its own ledger.
         known = ledger.rows and (not is_count(exported) or exported >= ledger.rows[0].step)
-        if known and (metrics or {}) != (evaluation or {}):
+        # `toolkit export` evaluates a step that had no evaluation.
+        made_since = exported not in ledger.evaluations and exported != step
+        if known and not made_since and (metrics or {}) != (evaluation or {}):
             problems.append(
                 f"metrics is {show(metrics)}, and the ledger has {show(evaluation)} after step {count_text(exported)}"
             )

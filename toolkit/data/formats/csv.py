@@ -10,7 +10,8 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,38 +28,74 @@ WHOLE_NUMBER = r"^(0|-?[1-9][0-9]{0,17})$"
 FLOATING_POINT = r"^-?((0|[1-9][0-9]{0,14})(\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$"
 
 
-def read_separated(path: Path, kind: str, header: Header = None) -> tuple["pyarrow.Table", str]:
-    """Return a csv or tsv as texts, and what the plan should say about how it was read; `header` is data.header."""
+@dataclass(frozen=True)
+class Separated:
+    """How a csv or tsv file is read."""
+
+    path: Path
+    separator: str
+    quoted: bool
+    """Whether quotes enclose fields; otherwise they are text."""
+    named: bool
+    """Whether the first line names the columns."""
+    line: int
+    """The number of the first line."""
+    first: list[str]
+    """The fields of it."""
+    names: list[str]
+
+    def records(self) -> Iterator[list[str | None]]:
+        """Yield the fields of each row, null where a field is empty.
+
+        Raises:
+            UserError: a line is malformed.
+        """
+        with _long_fields():
+            rows = _records(self.path, self.separator, self.quoted)
+            if self.named:
+                next(rows)
+            beginning = f"the {'header' if self.named else 'first line'} has {len(self.first)} ({shown(self.first)})"
+            for record in _of_width(self.path, rows, len(self.first), beginning):
+                yield [cell or None for cell in record]
+
+
+def open_separated(path: Path, kind: str, header: Header = None) -> Separated:
+    """Return how a csv or tsv (`kind`) is read; `header` is data.header.
+
+    Raises:
+        UserError: it has no rows, or its first line can't be names.
+    """
     with _long_fields():
         begin = first_lines(path, LINES_LOOKED_AT, newline="")
         if not begin:
             raise UserError(f"{path} holds nothing but blank lines; give a file with a header and rows")
         separator = "\t" if kind == "tsv" else _separator(begin)
         quoted = separator != "\t" or not _reads_unquoted(path)
-        rows = _records(path, separator, quoted)
-        number, first = next(rows)
-        place = f"{path}, line {number}"
-        names = column_names(header, place, first)
-        if not has_names(header):
-            rows = chain([(number, first)], rows)
-        beginning = f"the {'header' if has_names(header) else 'first line'} has {len(first)} ({shown(first)})"
-        table = _texts(_of_width(path, rows, len(first), beginning), names)
-    check_header(header, place, first, table if has_names(header) else table.slice(1))
+        number, first = next(_records(path, separator, quoted))
+    names = column_names(header, f"{path}, line {number}", first)
+    return Separated(path, separator, quoted, has_names(header), number, first, names)
+
+
+def read_separated(path: Path, kind: str, header: Header = None) -> tuple["pyarrow.Table", str]:
+    """Return a csv or tsv as texts, and what the plan should say about how it was read; `header` is data.header."""
+    found = open_separated(path, kind, header)
+    table = _texts(found.records(), found.names)
+    check_header(header, f"{path}, line {found.line}", found.first, table if found.named else table.slice(1))
     notes = {
-        f"separated by {SEPARATORS[separator]}": kind == "csv" and separator != ",",
-        "quotes taken as text": not quoted,
-        "without a header": not has_names(header),
+        f"separated by {SEPARATORS[found.separator]}": kind == "csv" and found.separator != ",",
+        "quotes taken as text": not found.quoted,
+        "without a header": not found.named,
     }
     return table, ", ".join(note for note, holds in notes.items() if holds)
 
 
-def _texts(records: Iterator[list[str]], names: Sequence[str]) -> "pyarrow.Table":
+def _texts(records: Iterator[list[str | None]], names: Sequence[str]) -> "pyarrow.Table":
     import pyarrow as pa
 
     parts = []
     while chunk := list(islice(records, ROWS_AT_ONCE)):
         columns = zip(*chunk, strict=True)
-        parts.append(pa.table([pa.array([cell or None for cell in column], pa.string()) for column in columns], names))
+        parts.append(pa.table([pa.array(column, pa.string()) for column in columns], names))
     return pa.concat_tables(parts) if parts else pa.schema([(name, pa.string()) for name in names]).empty_table()
 
 

@@ -24,7 +24,7 @@ KINDS = {dict: "object", list: "list", str: "text", bool: "truth value", int: "n
 def read_json_lines(path: Path) -> "pyarrow.Table":
     """Return the objects of a file, one a line, as rows; blank lines are left out."""
     with open_text(path, newline="\n") as file:
-        return _table(path, _objects(path, file))
+        return _table(path, json_objects(path, file))
 
 
 def read_json(path: Path) -> "pyarrow.Table":
@@ -54,7 +54,12 @@ def read_json(path: Path) -> "pyarrow.Table":
     return _table(path, ((f"row {number}", row) for number, row in enumerate(content, start=1)))
 
 
-def _objects(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
+def json_objects(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yield what stands in each line that is not blank, with its place, such as "line 3".
+
+    Raises:
+        UserError: a line is no JSON.
+    """
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:

@@ -82,7 +82,7 @@ class LabelledImages(DataConfig):
             summary = {"data": read.origin, "columns": f"image {image!r}, label {label!r}"}
         else:
             self._refuse_settings_of_tables()
-            read, image, label = folders.splits, "image", "label"
+            read, image, label = self.limited(folders.splits), "image", "label"
             summary = {"data": read.origin}
             if folders.left_out:
                 summary["left out"] = f"{folders.left_out:,} files beside the images that are none"
@@ -108,7 +108,14 @@ class LabelledImages(DataConfig):
         )
         summary |= {**rows.summary, **described(rows.train, rows.evaluate, self.background)}
         return Images(
-            "single", rows.labels, rows.train, rows.evaluate, summary=summary, files=read.files, workers=self.workers
+            "single",
+            rows.labels,
+            rows.train,
+            rows.evaluate,
+            summary=summary,
+            files=read.files,
+            workers=self.workers,
+            inputs={"image": image},
         )
 
     def _refuse_settings_of_tables(self) -> None:

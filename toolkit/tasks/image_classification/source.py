@@ -41,16 +41,16 @@ def stored(images: Any, rows: Sequence[int]) -> list[Stored]:
     `images` is a `datasets.Dataset` of one column: paths, bytes, or both, as the hub stores images.
     """
     column = images.with_format("arrow")[list(rows)].column(0)
-    return [_stored(value) for value in column.to_pylist()]
+    return [stored_in(value) for value in column.to_pylist()]
 
 
 def all_stored(images: Any) -> Iterator[list[Stored]]:
     """Yield where all images are; few are in memory at once."""
     for batch in images.with_format("arrow").iter(ROWS_AT_ONCE):
-        yield [_stored(value) for value in batch.column(0).to_pylist()]
+        yield [stored_in(value) for value in batch.column(0).to_pylist()]
 
 
-def _stored(value: Any) -> Stored:
+def stored_in(value: Any) -> Stored:
     match value:
         case str():
             return Stored(value, None)

@@ -6,7 +6,7 @@ a question can be compared: where the answer is elsewhere, the first token takes
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -71,7 +71,21 @@ class Answers(NamedTuple):
     """The probability of each answer, and that there is none, in the window that speaks for the question."""
 
 
-def best_answers(windows: QuestionWindows, predictions: Mapping[int, Any], missing: bool, margin: float) -> Answers:
+class Windows(Protocol):
+    """Windows of questions, by number."""
+
+    @property
+    def question_of(self) -> Array:
+        """The number of each window's question."""
+
+    def characters(self, windows: Array, spans: Array) -> Array:
+        """Return where the characters of spans of tokens begin and end in the context; see `QuestionWindows`."""
+
+    def context(self, question: int) -> str:
+        """Return the context of a question."""
+
+
+def best_answers(windows: Windows, predictions: Mapping[int, Any], missing: bool, margin: float) -> Answers:
     """Return the answer to each question of which there are windows.
 
     Args:
@@ -97,7 +111,7 @@ def best_answers(windows: QuestionWindows, predictions: Mapping[int, Any], missi
     answers = []
     for row, question in enumerate(asked.tolist()):
         begin, end = places[row].tolist()
-        text = windows.questions.context(question)[begin:end] if begin >= 0 else ""
+        text = windows.context(question)[begin:end] if begin >= 0 else ""
         # Some tokenizers count the space before a word to its token.
         places[row] += [len(text) - len(text.lstrip()), len(text.rstrip()) - len(text)]
         answers.append(text.strip())

@@ -69,4 +69,6 @@ def answering_folder(
 
     # Longer texts are no problem of the model's: its own limit is what is saved with the tokenizer.
     usage = "Transformers 5 has no pipeline for this task. Answer questions as the evaluation did with:\n\n" + lines
-    return pretrained_folder(tokenizer, None, "Question answering", "question-answering", usage)
+    return pretrained_folder(
+        tokenizer, None, "Question answering", "question-answering", usage, known={"missing_answers": missing}
+    )

@@ -63,6 +63,10 @@ class QuestionWindows:
         """Return the number of tokens of each window (int64)."""
         return np.asarray(self._tokens.lengths[np.asarray(ids)])
 
+    def context(self, question: int) -> str:
+        """Return the context of a question."""
+        return self.questions.context(question)
+
     def digest(self) -> str:
         """Return a hash of the tokens, answers and references."""
         return self._digest
@@ -100,17 +104,7 @@ def question_windows(questions: QuestionSet, tokenizer: Any, size: WindowSize) -
         UserError: the tokenizer does not say which characters a token stands for or has no token for "not in here", or
             a question leaves no room for the context.
     """
-    kind = type(tokenizer).__name__
-    if not getattr(tokenizer, "is_fast", False):
-        raise UserError(
-            f"the tokenizer ({kind}) does not say which characters of the context a token stands for (it is not a fast "
-            "one), so that no answer can be cut out; give a model with a tokenizer.json"
-        )
-    if tokenizer("a", "b").sequence_ids(0)[0] is not None:
-        raise UserError(
-            f"the tokenizer ({kind}) puts no special token before the question, which is to stand for 'the answer is "
-            "not in this window'; give a model whose inputs begin with one, such as a BERT, RoBERTa or ModernBERT"
-        )
+    check_windows(tokenizer)
     key = digest_of("questions", FORMAT, questions.digest, tokenizer_digest(tokenizer), size.max_length, size.stride)
 
     def build(folder: Path) -> None:
@@ -128,34 +122,22 @@ def _batches(
     silent: list[int] = []
     for start in range(0, len(questions), AT_ONCE):
         numbers = range(start, min(start + AT_ONCE, len(questions)))
-        encoded = tokenizer(
-            [questions.questions[number] for number in numbers],
-            [questions.context(number) for number in numbers],
-            padding=False,
-            truncation=False,
-            return_attention_mask=False,
-            return_offsets_mapping=True,
-            verbose=False,
-        )
-        offsets = encoded.pop("offset_mapping")
-        columns: dict[str, list[list[int]]] = {name: [] for name in (*encoded, *EXTRA)}
+        asked = [questions.questions[number] for number in numbers]
+        contexts = [questions.context(number) for number in numbers]
+        columns: dict[str, list[list[int]]] = {}
         full: list[int] = []
-        for row, number in enumerate(numbers):
-            tokens = {name: list(encoded[name][row]) for name in encoded}
-            inside = np.flatnonzero(np.array([part == 1 for part in encoded.sequence_ids(row)]))
-            if not len(inside):
+        found = windows_of(tokenizer, asked, contexts, questions.spans[start : numbers.stop], size)
+        for number, (tokens_in_context, windows) in zip(numbers, found, strict=True):
+            if not tokens_in_context:
                 silent.append(number)
                 continue
-            bounds = np.array(offsets[row], dtype=np.int64)[inside]
-            context = int(inside[0]), int(inside[-1]) + 1
-            windows = list(_windows(tokens, context, bounds, questions.spans[number], size))
             if not windows:
                 crowded.append(number)
             for window in windows:
                 window["question"][0] = number
                 for name, values in window.items():
-                    columns[name].append(values)
-            full += [len(inside)] * len(windows)
+                    columns.setdefault(name, []).append(values)
+            full += [tokens_in_context] * len(windows)
         # After a problem nothing is kept: no need to write more, only to find the others.
         if full and not crowded and not silent:
             yield columns, np.array(full, dtype=np.int64)
@@ -166,6 +148,52 @@ def _batches(
     }
     if problems := [f"{questions.name}: {questions.named(found)} {words}" for words, found in wrong.items() if found]:
         raise UserError(*problems)
+
+
+def windows_of(
+    tokenizer: Any, questions: Sequence[str], contexts: Sequence[str], spans: Array, size: WindowSize
+) -> Iterator[tuple[int, list[dict[str, list[int]]]]]:
+    """Yield for each question the tokens of its context, and its windows; none where no room is left for the context.
+
+    `spans` says where the answers begin and end in the contexts, (questions, 2), or -1.
+    """
+    encoded = tokenizer(
+        list(questions),
+        list(contexts),
+        padding=False,
+        truncation=False,
+        return_attention_mask=False,
+        return_offsets_mapping=True,
+        verbose=False,
+    )
+    offsets = encoded.pop("offset_mapping")
+    for row, span in enumerate(spans):
+        tokens = {name: list(encoded[name][row]) for name in encoded}
+        inside = np.flatnonzero(np.array([part == 1 for part in encoded.sequence_ids(row)]))
+        if not len(inside):
+            yield 0, []
+            continue
+        bounds = np.array(offsets[row], dtype=np.int64)[inside]
+        yield len(inside), list(_windows(tokens, (int(inside[0]), int(inside[-1]) + 1), bounds, span, size))
+
+
+def check_windows(tokenizer: Any) -> None:
+    """Check that a tokenizer can make windows of questions.
+
+    Raises:
+        UserError: it does not say which characters a token stands for, or has no token for "not in here".
+    """
+    kind = type(tokenizer).__name__
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(
+            f"the tokenizer ({kind}) does not say which characters of the context a token stands for (it is not a fast "
+            "one), so that no answer can be cut out; give a model with a tokenizer.json"
+        )
+    if tokenizer("a", "b").sequence_ids(0)[0] is not None:
+        raise UserError(
+            f"the tokenizer ({kind}) puts no special token before the question, which is to stand for 'the answer is "
+            "not in this window'; give a model whose inputs begin with one, such as a BERT, RoBERTa or ModernBERT"
+        )
 
 
 def _windows(

@@ -107,6 +107,7 @@ class EmbeddingData(DataConfig):
             summary=summary,
             files=read.files,
             workers=self.workers,
+            inputs={"text": roles.texts[0]},
         )
         if problems := list(texts.too_few()):
             raise UserError(*problems)

@@ -55,7 +55,8 @@ class TextPairs(DataConfig):
 
     def tables(self, corpus: Callable[[], "Splits"]) -> "Splits":
         """Return the rows: those of two files that belong together line by line, or of what else was named."""
-        return parallel_splits(self, *self.two_files()) or super().tables(corpus)
+        pairs = parallel_splits(self, *self.two_files())
+        return super().tables(corpus) if pairs is None else self.limited(pairs)
 
     def two_files(self) -> tuple[tuple[str, str], str]:
         """Return the endings that two such files have, and the flags that name them."""
@@ -95,6 +96,10 @@ class TextPairs(DataConfig):
             summary=summary,
             files=read.files,
             workers=self.workers,
+            inputs={
+                "source": places[0].column,
+                **({} if places[0].language is None else {"language": places[0].language}),
+            },
         )
 
 

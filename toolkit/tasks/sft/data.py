@@ -79,7 +79,9 @@ class Conversations(DataConfig):
             summary["held out"] = f"{share:.1%} of the training rows, the same for every seed"
         train, evaluate = splits
         summary["conversations"] = counts_line(train, evaluate)
-        return Chats(train, evaluate, self, summary=summary, files=read.files, workers=self.workers)
+        return Chats(
+            train, evaluate, self, summary=summary, files=read.files, workers=self.workers, inputs=layout.asked
+        )
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class Chats(DataRead):
             raise UserError(*problems)
         summary = {**self.summary, **describe_tokens(sources, template, max_length)}
         train, evaluate = sources
-        return TokenizedChats(train, evaluate, self.files, self.workers, summary)
+        return TokenizedChats(train, evaluate, self.files, self.workers, summary, self.inputs)
 
 
 def describe_tokens(

@@ -101,7 +101,7 @@ class Replies:
             f"{self.config.tokens} tokens"
         )
         summary = {**self.chats.summary, **({"replies": line} if self.asked else {})}
-        return TaskData(self.chats.train, asked, self.chats.files, self.chats.workers, summary)
+        return TaskData(self.chats.train, asked, self.chats.files, self.chats.workers, summary, self.chats.inputs)
 
     def choose(self) -> list[int]:
         """Return which samples are asked for a reply."""
@@ -141,36 +141,12 @@ class Replies:
         return replies
 
     def generate(self, model: Any, ids: torch.Tensor, prompts: Mapping[int, int], room: int) -> dict[int, str]:
-        """Return the replies to the first so many tokens of these rows, of at most `room` tokens.
-
-        They are padded on the left, so that each prompt is followed at once by its reply: the same at any batch size.
-        """
-        from transformers import GenerationConfig
-
-        longest = max(prompts.values())
-        given = ids.new_zeros((len(prompts), longest))
-        mask = torch.zeros_like(given)
-        for place, (row, length) in enumerate(prompts.items()):
-            given[place, -length:], mask[place, -length:] = ids[row, :length], 1
-        # The rest is the model's own: whoever asks the saved model without sampling gets the same replies.
-        greedy = GenerationConfig(
-            do_sample=False,
-            num_beams=1,
-            max_new_tokens=room,
-            eos_token_id=self.stops,
-            pad_token_id=self.stops[0],
-            num_return_sequences=1,
-            return_dict_in_generate=False,
-        )
-        asked = {"input_ids": given, "attention_mask": mask, "generation_config": greedy, "tokenizer": self.tokenizer}
-        made = model.generate(**asked)[:, longest:]
-        return {row: self.decoded(tokens) for row, tokens in zip(prompts, made.tolist(), strict=True)}
+        """Return the replies to the first so many tokens of these rows; see `generated_replies`."""
+        return generated_replies(model, ids, prompts, room, self.tokenizer, self.stops)
 
     def decoded(self, tokens: Sequence[int]) -> str:
         """Return tokens as text, up to the one that ends the turn."""
-        end = next((place for place, token in enumerate(tokens) if token in self.stops), len(tokens))
-        text: str = self.tokenizer.decode(tokens[:end], skip_special_tokens=True)
-        return text.strip()
+        return reply_text(tokens, self.tokenizer, self.stops)
 
     def postprocess(self, predictions: Mapping[int, str]) -> Postprocessed:
         """Return replies with those in the data, and as baseline the most frequent one in the training data."""
@@ -210,6 +186,42 @@ class Replies:
     def metrics(self) -> list[Metric]:
         """The metrics of replies; none where no reply is asked for."""
         return [partial(final_answers, mark=self.config.final_answer)] if self.config.tokens else []
+
+
+def generated_replies(
+    model: Any, ids: torch.Tensor, prompts: Mapping[int, int], room: int, tokenizer: Any, stops: Sequence[int]
+) -> dict[int, str]:
+    """Return the replies to the first so many tokens of these rows, of at most `room` tokens, up to one of `stops`.
+
+    They are padded on the left, so that each prompt is followed at once by its reply: the same at any batch size.
+    """
+    from transformers import GenerationConfig
+
+    longest = max(prompts.values())
+    given = ids.new_zeros((len(prompts), longest))
+    mask = torch.zeros_like(given)
+    for place, (row, length) in enumerate(prompts.items()):
+        given[place, -length:], mask[place, -length:] = ids[row, :length], 1
+    # The rest is the model's own: whoever asks the saved model without sampling gets the same replies.
+    greedy = GenerationConfig(
+        do_sample=False,
+        num_beams=1,
+        max_new_tokens=room,
+        eos_token_id=list(stops),
+        pad_token_id=stops[0],
+        num_return_sequences=1,
+        return_dict_in_generate=False,
+    )
+    asked = {"input_ids": given, "attention_mask": mask, "generation_config": greedy, "tokenizer": tokenizer}
+    made = model.generate(**asked)[:, longest:]
+    return {row: reply_text(tokens, tokenizer, stops) for row, tokens in zip(prompts, made.tolist(), strict=True)}
+
+
+def reply_text(tokens: Sequence[int], tokenizer: Any, stops: Sequence[int]) -> str:
+    """Return tokens as text, up to the one that ends the turn."""
+    end = next((place for place, token in enumerate(tokens) if token in stops), len(tokens))
+    text: str = tokenizer.decode(tokens[:end], skip_special_tokens=True)
+    return text.strip()
 
 
 def final_answers(predictions: Sequence[str], references: Sequence[str], mark: str | None) -> Scores:

@@ -47,6 +47,12 @@ class Layout:
         return [name for name in (self.messages, self.system, self.prompt, self.context, self.completion) if name]
 
     @property
+    def asked(self) -> dict[str, str]:
+        """The columns that hold what the model is asked, by the name of the setting."""
+        named = {"messages": self.messages, "system": self.system, "prompt": self.prompt, "context": self.context}
+        return {name: column for name, column in named.items() if column}
+
+    @property
     def description(self) -> str:
         """The columns and what they hold, for the plan."""
         named = {

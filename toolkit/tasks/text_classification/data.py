@@ -116,6 +116,7 @@ class LabelledTexts(DataConfig):
             summary=summary,
             files=read.files,
             workers=self.workers,
+            inputs=dict(zip(("text", "text_pair"), columns.texts, strict=False)),
         )
 
     def _kind(self, tables: Mapping[str, Any], label: str) -> Kind:

@@ -130,13 +130,16 @@ class TaggedTexts(DataConfig):
             summary=summary,
             files=read.files,
             workers=self.workers,
+            inputs={"tokens": words},
         )
 
     def _tables(self) -> "Splits":
         if self.embedded:
-            return embedded_splits("lines of this Python's standard library, held out by file", *code_tokens())
+            return self.limited(
+                embedded_splits("lines of this Python's standard library, held out by file", *code_tokens())
+            )
         try:
-            return read_tag_files(self)
+            return self.limited(read_tag_files(self))
         except NoHeaderError as error:
             raise UserError(*(problem + CONLL_HINT for problem in error.problems)) from None
 
@@ -208,7 +211,7 @@ class TaggedSentences(DataRead):
             UserError: a window would hold nothing or more than the model takes, or words are longer than a window and
                 data.max_length does not ask to truncate them.
         """
-        max_length, overlap = self._sizes(tokenizer)
+        max_length, overlap = window_sizes(tokenizer, self.max_length, self.overlap)
         room = max_length - added_tokens(tokenizer)
         parts, problems, truncated = [], [], 0
         for rows in (self.train, self.evaluate):
@@ -236,29 +239,7 @@ class TaggedSentences(DataRead):
                 f"{self.commonest!r}"
             )
         train, evaluate = parts
-        return TaggedData(train, evaluate, self.files, self.workers, self.summary | summary)
-
-    def _sizes(self, tokenizer: Any) -> tuple[int, int]:
-        """Return the tokens of a window, and those that neighbours share."""
-        limit = length_limit(tokenizer)
-        max_length = self.max_length or limit or USUAL_LENGTH
-        added = added_tokens(tokenizer)
-        if limit is not None and max_length > limit:
-            raise UserError(
-                f"data.max_length is {max_length}, but the model takes at most {limit} tokens; give {limit} or less"
-            )
-        if max_length <= added:
-            raise UserError(
-                f"data.max_length is {max_length}, and the tokenizer adds {added} tokens of its own to each window, so "
-                f"that nothing would be left; give at least {added + 1}"
-            )
-        room, overlap = max_length - added, self.overlap
-        if overlap is not None and overlap >= room:
-            raise UserError(
-                f"data.overlap is {overlap}, but a window has room for {room} token{'s' * (room > 1)}; give less than "
-                "that, or null for a quarter"
-            )
-        return max_length, min(max_length // 4 if overlap is None else overlap, room - 1)
+        return TaggedData(train, evaluate, self.files, self.workers, self.summary | summary, self.inputs)
 
     def postprocess(self, windows: TaggedWindows, predictions: Mapping[int, Any]) -> Postprocessed:
         """Return tags by sentence, and how sure the model is of them.
@@ -291,3 +272,32 @@ class TaggedSentences(DataRead):
             "predicted": " ".join(f"{word}/{tag}" for word, tag, _ in tagged),
             "wrong": [f"{word} is {right}, not {tag}" for word, tag, right in tagged if tag != right],
         }
+
+
+def window_sizes(tokenizer: Any, asked: int | None, overlap: int | None) -> tuple[int, int]:
+    """Return the tokens of a window, and those that neighbours share.
+
+    `asked` is data.max_length, and `overlap` data.overlap.
+
+    Raises:
+        UserError: the model does not take so many, or nothing would be left.
+    """
+    limit = length_limit(tokenizer)
+    max_length = asked or limit or USUAL_LENGTH
+    added = added_tokens(tokenizer)
+    if limit is not None and max_length > limit:
+        raise UserError(
+            f"data.max_length is {max_length}, but the model takes at most {limit} tokens; give {limit} or less"
+        )
+    if max_length <= added:
+        raise UserError(
+            f"data.max_length is {max_length}, and the tokenizer adds {added} tokens of its own to each window, so "
+            f"that nothing would be left; give at least {added + 1}"
+        )
+    room = max_length - added
+    if overlap is not None and overlap >= room:
+        raise UserError(
+            f"data.overlap is {overlap}, but a window has room for {room} token{'s' * (room > 1)}; give less than "
+            "that, or null for a quarter"
+        )
+    return max_length, min(max_length // 4 if overlap is None else overlap, room - 1)

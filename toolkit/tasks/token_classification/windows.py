@@ -197,20 +197,16 @@ def _batches(
     rows: TaggedRows, tokenizer: Any, max_length: int, overlap: int, found: dict[str, list[int]]
 ) -> Iterator[tuple[dict[str, list[list[int]]], Array]]:
     """Yield what each window holds, by name, and add to `found` what is known of windows and sentences."""
-    frame, place = frame_of(tokenizer)
-    room = max_length - len(frame["input_ids"]) + 1
-    frame["word"] = [-1] * len(frame["input_ids"])
+    frame, place, room = frame_of_windows(tokenizer, max_length)
     for sentences in rows.sentences():
         columns: dict[str, list[list[int]]] = {name: [] for name in frame}
         for ids, counts in tokens_of_words(tokenizer, sentences):
             sentence = len(found["longest"])
             found["longest"].append(int(counts.max()))
             found["lost"].append(int((counts == 0).sum()))
-            for inner, word in _windows(ids, counts, room, overlap):
-                own = {"input_ids": inner.tolist(), "word": word.tolist()}
-                for name, values in frame.items():
-                    middle = own.get(name, [values[place]] * len(inner))
-                    columns[name].append([*values[:place], *middle, *values[place + 1 :]])
+            for inner, word in word_windows(ids, counts, room, overlap):
+                for name, values in framed(inner, word, frame, place).items():
+                    columns[name].append(values)
                 found["sentence"].append(sentence)
         if columns["word"]:
             yield columns, np.array([len(word) for word in columns["word"]], dtype=np.int64)
@@ -218,7 +214,23 @@ def _batches(
         raise UserError(f"{rows.name}: the tokenizer knows nothing in any word; take another tokenizer, or other data")
 
 
-def _windows(ids: Array, counts: Array, room: int, overlap: int) -> Iterator[tuple[Array, Array]]:
+def frame_of_windows(tokenizer: Any, max_length: int) -> tuple[dict[str, list[int]], int, int]:
+    """Return what stands around the tokens of a window, by name and with "word", the place of these, and their room."""
+    frame, place = frame_of(tokenizer)
+    frame["word"] = [-1] * len(frame["input_ids"])
+    return frame, place, max_length - len(frame["input_ids"]) + 1
+
+
+def framed(inner: Array, word: Array, frame: dict[str, list[int]], place: int) -> dict[str, list[int]]:
+    """Return a window as the model takes it, by name, and with "word", the word that each token predicts, or -1."""
+    own = {"input_ids": inner.tolist(), "word": word.tolist()}
+    return {
+        name: [*values[:place], *own.get(name, [values[place]] * len(inner)), *values[place + 1 :]]
+        for name, values in frame.items()
+    }
+
+
+def word_windows(ids: Array, counts: Array, room: int, overlap: int) -> Iterator[tuple[Array, Array]]:
     """Yield the token ids of each window of a sentence, and the word that each token predicts, or -1.
 
     `ids` are those of the sentence, and `counts` how many of them each of its words has. Windows in which no word is

@@ -1,0 +1,250 @@
+"""`toolkit predict`: the rows of a file with what a model predicts of each, in the order of the file.
+
+The file is cut into blocks of rows, and a block into batches of like length, in the same way whatever the number of
+processes. So each row shares its batch with the same rows, and the output is the same to the byte.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import toolkit
+from toolkit.checkpoint.format import digest_of_file
+from toolkit.config.model import Dtype
+from toolkit.config.schema import Config
+from toolkit.data.formats.header import Header
+from toolkit.distributed.memory import lack_of, lacks_memory
+from toolkit.distributed.runtime import Runtime
+from toolkit.distributed.start_runtime import start_runtime
+from toolkit.errors import SharedUserError, UserError
+from toolkit.output.console import SECONDS_BETWEEN_LINES, Console, clock
+from toolkit.output.run_folder import explain_disk_errors
+from toolkit.predict.models import Trained, find_model, load_predictor
+from toolkit.predict.parts import Parts
+from toolkit.predict.rows import ROWS_AT_ONCE, WRITTEN, InputFile, first_columns, writing_rows
+from toolkit.predictor import Predictor, Request
+from toolkit.run import ending_together
+
+SHOWN = 5
+"""Row numbers that a remark lists."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asks for."""
+
+    model: Path | str
+    """A run folder, a model folder or a hub id."""
+    file: Path
+    output: Path
+    columns: Mapping[str, str]
+    """Columns by the part that they play, as far as they are given."""
+    header: Header = None
+    scores: bool = False
+    tokens: int | None = None
+    batch: int = 32
+    """Samples that the model gets at once."""
+    dtype: Dtype = "float32"
+    threads: int | None = None
+    overwrite: bool = False
+
+
+def predict(wish: Wish) -> None:
+    """Write the rows of a file with the predictions of a model.
+
+    Raises:
+        UserError: the model or the file is not to be had, they do not fit each other, or the output can't be written.
+    """
+    runtime = start_runtime(Config(threads=wish.threads))
+    console = Console(runtime.is_main)
+    with ending_together(runtime):
+        if runtime.strategy.sharded:
+            raise SharedUserError(
+                f"the launch configuration asks for {runtime.strategy.description}, and toolkit predict runs the whole "
+                "model in each process; start it with accelerate_configs/cpu.yaml or multi_gpu.yaml"
+            )
+        runtime.on_main(lambda: check_output(wish))
+        trained = runtime.together(lambda: find_model(wish.model, wish.dtype))
+        file = InputFile(wish.file, wish.header)
+        columns = runtime.together(lambda: first_columns(file))
+        request = Request(columns, wish.columns, trained.columns, trained.settings, wish.scores, wish.tokens)
+        predictor = runtime.together(lambda: load_predictor(trained, request, wish.file))
+        runtime.on_main(lambda: check_names(columns, predictor, wish.columns))
+        parts = Parts(wish.output)
+        runtime.phase("counting rows", patient=True)
+        rows = runtime.on_main(lambda: sum(map(len, file.blocks())))
+        blocks = -(-rows // ROWS_AT_ONCE)
+        there = runtime.on_main(lambda: parts.begin(made_of(wish, trained, request), wish.overwrite))
+        console.summary(
+            "toolkit predict",
+            {
+                "model": trained.told,
+                "file": f"{wish.file}, {rows:,} rows",
+                **predictor.summary,
+                **({"goes on": f"{there:,} of {blocks:,} blocks of rows are there already"} if there else {}),
+            },
+        )
+        begun = time.monotonic()
+        done = predict_blocks(wish, predictor, file, parts, runtime, Progress(console, rows, there))
+        # Whoever is done waits here for the slowest.
+        total = sum(runtime.gather_all(done))
+        seconds = time.monotonic() - begun
+        runtime.phase("writing the output", patient=True)
+        remarks = runtime.on_main(lambda: write_output(wish, predictor, file, columns, parts))
+        rate = f", {total / seconds:,.0f} rows/s" if total and seconds > 0 else ""
+        console.print(f"predicted {total:,} rows in {clock(seconds)}{rate}")
+        for remark in remarks:
+            console.print(f"  note: {remark}")
+        console.summary("", {"predictions": str(wish.output)})
+
+
+def check_output(wish: Wish) -> None:
+    """Check what can be known of the arguments.
+
+    Raises:
+        UserError: everything that is wrong with them.
+    """
+    problems = []
+    if not wish.file.exists():
+        problems.append(f"there is no file {wish.file}")
+    if wish.output.suffix.lower() not in WRITTEN:
+        problems.append(f"--output is {wish.output}; give it one of the endings {', '.join(WRITTEN)}")
+    if wish.output.is_dir():
+        problems.append(f"--output is {wish.output}, which is a folder; give the name of a file")
+    elif wish.output.exists() and not wish.overwrite:
+        problems.append(f"--output is {wish.output}, which exists; give another name, or --overwrite")
+    if wish.output.exists() and wish.file.exists() and wish.output.samefile(wish.file):
+        problems.append("--output is the file that is read; give another name")
+    if wish.batch < 1:
+        problems.append(f"--batch is {wish.batch}; it must be 1 or greater")
+    if wish.tokens is not None and wish.tokens < 1:
+        problems.append(f"--tokens is {wish.tokens}; it must be 1 or greater")
+    if problems:
+        raise UserError(*problems)
+    with explain_disk_errors(wish.output.parent):
+        wish.output.parent.mkdir(parents=True, exist_ok=True)
+
+
+def check_names(columns: list[str], predictor: Predictor, given: Mapping[str, str]) -> None:
+    """Refuse columns that would be overwritten.
+
+    Raises:
+        UserError: the file has a column that a prediction adds.
+    """
+    if taken := [name for name in predictor.adds if name in columns]:
+        raise UserError(
+            f"the file has the columns {', '.join(map(repr, taken))} already, which the predictions would add; rename "
+            "them in the file"
+        )
+
+
+def made_of(wish: Wish, trained: Trained, request: Request) -> dict[str, Any]:
+    """Return everything that the predictions follow from, for the next start of the same command."""
+    file = wish.file
+    content = digest_of_file(file) if file.is_file() else sorted(str(path) for path in file.rglob("*"))
+    return {
+        "version": toolkit.__version__,
+        "model": trained.digests,
+        "file": content,
+        "request": [dict(request.given), request.scores, request.tokens, wish.header],
+        "batch": [wish.batch, ROWS_AT_ONCE],
+        "dtype": wish.dtype,
+    }
+
+
+class Progress:
+    """Says every few seconds how many rows are done, in the main process; the others are as fast."""
+
+    def __init__(self, console: Console, rows: int, there: int) -> None:
+        self.console, self.rows = console, rows
+        self.done = there * ROWS_AT_ONCE
+        self.own = 0
+        self.begun = self.line_at = time.monotonic()
+
+    def add(self, rows: int, processes: int) -> None:
+        """Note that this process has predicted so many more rows."""
+        self.own += rows
+        self.done += rows * processes
+        now = time.monotonic()
+        if now - self.line_at < SECONDS_BETWEEN_LINES or self.done >= self.rows:
+            return
+        self.line_at = now
+        rate = self.own * processes / (now - self.begun)
+        left = clock((self.rows - self.done) / rate)
+        self.console.print(f"row {self.done:,} of {self.rows:,}  {rate:,.0f} rows/s  {left} left")
+
+
+def predict_blocks(
+    wish: Wish, predictor: Predictor, file: InputFile, parts: Parts, runtime: Runtime, progress: Progress
+) -> int:
+    """Predict the blocks of this process that are not there yet, and return how many rows they had.
+
+    Raises:
+        UserError: memory runs out, or the disk does.
+    """
+    model = predictor.model.to(runtime.device).eval()
+    done = 0
+    with explain_disk_errors(parts.folder), torch.inference_mode(), runtime.accelerator.autocast():
+        for number, block in enumerate(file.blocks()):
+            if number % runtime.size != runtime.rank or parts.has(number):
+                continue
+            runtime.phase(f"predicting block {number:,}")
+            encoded = predictor.encode(block)
+            found: list[Any] = [None] * len(encoded.samples)
+            for places in batches_of(encoded.lengths, wish.batch):
+                batch = predictor.collate([encoded.samples[place] for place in places])
+                try:
+                    values = predictor.predict(model, runtime.to_device(batch))
+                except Exception as error:
+                    if not lacks_memory(error):
+                        raise
+                    raise UserError(
+                        f"{lack_of(error)} for {len(places)} samples of up to {encoded.lengths[places[0]]:,} tokens; "
+                        f"give less than --batch {wish.batch}; the same command then goes on"
+                    ) from None
+                for place, value in zip(places, values, strict=True):
+                    found[place] = value
+            predictions = predictor.decode(block, encoded, found)
+            parts.write(number, predictions, encoded.remarks)
+            done += len(block)
+            progress.add(len(block), runtime.size)
+    return done
+
+
+def batches_of(lengths: Any, size: int) -> Iterator[list[int]]:
+    """Yield the places of samples that share a batch, the longest ones first."""
+    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable").tolist()
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
+def write_output(wish: Wish, predictor: Predictor, file: InputFile, columns: list[str], parts: Parts) -> list[str]:
+    """Put the rows of the file and their predictions together, delete the parts, and return what is to be said."""
+    ending = wish.output.suffix.lower()
+    partial = wish.output.with_name(f"{wish.output.name}.partial")
+    remarks: dict[str, list[int]] = {}
+    empty = dict.fromkeys(predictor.adds)
+    with (
+        explain_disk_errors(wish.output.parent),
+        writing_rows(partial, ending, [*columns, *predictor.adds], file.schema()) as writer,
+    ):
+        for number, block in enumerate(file.blocks()):
+            predictions, said = parts.read(number)
+            writer.write([{**row, **empty, **predictions.get(place, {})} for place, row in enumerate(block)])
+            for remark, rows in said.items():
+                remarks.setdefault(remark, []).extend(number * ROWS_AT_ONCE + row for row in rows)
+    with explain_disk_errors(wish.output.parent):
+        partial.replace(wish.output)
+    parts.remove()
+    return [f"{row_numbers(rows)} {remark}" for remark, rows in remarks.items()]
+
+
+def row_numbers(rows: list[int]) -> str:
+    """Return how many rows these are, and the numbers of the first ones, counted from 1."""
+    numbers = ", ".join(f"{row + 1:,}" for row in rows[:SHOWN]) + (", ..." if len(rows) > SHOWN else "")
+    return f"{len(rows):,} row{'s' * (len(rows) > 1)} ({numbers})"

@@ -1,0 +1,151 @@
+"""Which model is asked, and what kind of predictions it makes: as its folder says, or by the head that it has."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toolkit.checkpoint.format import digest_of_file
+from toolkit.config.model import Dtype, ModelConfig
+from toolkit.config.yaml import read_yaml
+from toolkit.errors import UserError
+from toolkit.models.export import NOTE
+from toolkit.models.load import model_settings
+from toolkit.output.run_folder import read_record
+from toolkit.predictor import Predictor, Request
+
+HEADS = {
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForImageClassification": "image-classification",
+    "ForConditionalGeneration": "summarization",
+    "ForCausalLM": "text-generation",
+    "LMHeadModel": "text-generation",
+}
+"""What a model does, by how the name of its class ends."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model, and what is known of its training."""
+
+    config: ModelConfig
+    task: str
+    """What it does, by the name that the hub has for it."""
+    told: str
+    """What it is, for the user."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """The columns that it was trained on, by the part that they play."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The settings of its training."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Of the files of its weights."""
+
+
+def find_model(model: Path | str, dtype: Dtype) -> Trained:
+    """Return the model in a run folder, in a model folder, or on the hub.
+
+    Raises:
+        UserError: there is none, or it can't be told what it does.
+    """
+    folder = Path(model)
+    record = read_record(folder)
+    if record and not (folder / "model").is_dir():
+        raise UserError(
+            f"the run in {folder} has no saved model yet (its status is {record.get('status')}); let it finish, or "
+            f"save the best one so far with: toolkit export {folder}"
+        )
+    if record:
+        folder /= "model"
+    config = ModelConfig(name=str(folder) if folder.is_dir() else str(model), dtype=dtype)
+    if not folder.is_dir() and (str(model).startswith((".", "/", "~")) or str(model).count("/") > 1):
+        raise UserError(f"there is no folder {model}; give a run folder, a model folder, or a hub id (owner/name)")
+    note = note_in(folder)
+    own = None if note else model_settings(config)
+    task = note.get("task") or task_of(folder, own)
+    settings = note.get("settings") or settings_of_run(folder)
+    files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    return Trained(
+        config,
+        task,
+        f"{folder} ({task})",
+        note.get("inputs") or {},
+        settings,
+        {path.name: digest_of_file(path) for path in files} or {"name": str(model)},
+    )
+
+
+def note_in(folder: Path) -> dict[str, Any]:
+    """Return what the toolkit has written into a model folder of its training; empty where there is nothing."""
+    try:
+        content = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def settings_of_run(folder: Path) -> dict[str, Any]:
+    """Return the settings of the run that a model folder is of, if it is one of a run."""
+    config = folder.parent / "config.yaml"
+    return dict(read_yaml(config)) if folder.name == "model" and config.is_file() else {}
+
+
+def task_of(folder: Path, settings: Any) -> str:
+    """Return what a model does, by its folder and by the class that it was saved as.
+
+    Raises:
+        UserError: nothing that can be predicted.
+    """
+    if (folder / "modules.json").is_file():
+        return "feature-extraction"
+    names = list(settings.architectures or [])
+    for name in names:
+        for ending, task in HEADS.items():
+            if name.endswith(ending):
+                return task
+    raise UserError(
+        f"it can't be told what {folder} predicts: its config.json has the architecture "
+        f"{', '.join(names) or '(none)'}; models are asked that end with {', '.join(HEADS)}, or whose folder is one of "
+        "sentence_transformers"
+    )
+
+
+def load_predictor(trained: Trained, request: Request, file: Path) -> Predictor:
+    """Return what makes predictions with a model; `file` holds the rows.
+
+    Raises:
+        UserError: the model can't be loaded, or the file has not what it takes.
+    """
+    config = trained.config
+    match trained.task:
+        case "text-classification":
+            from toolkit.tasks.text_classification import prediction as classes
+
+            return classes.predictor(config, request)
+        case "token-classification":
+            from toolkit.tasks.token_classification import prediction as tags
+
+            return tags.predictor(config, request)
+        case "question-answering":
+            from toolkit.tasks.question_answering import prediction as answers
+
+            return answers.predictor(config, request)
+        case "image-classification":
+            from toolkit.tasks.image_classification import prediction as images
+
+            return images.predictor(config, request, file if file.is_dir() else file.parent)
+        case "feature-extraction":
+            from toolkit.tasks.sentence_embedding import prediction as vectors
+
+            return vectors.predictor(config, request)
+        case "summarization" | "translation" | "text2text-generation":
+            from toolkit.tasks.seq2seq import prediction as texts
+
+            return texts.predictor(config, request)
+        case "text-generation":
+            from toolkit.tasks.sft import prediction as replies
+
+            return replies.predictor(config, request)
+    raise UserError(f"{trained.told}: toolkit predict has no predictions for such a model")
