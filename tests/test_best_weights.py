@@ -13,13 +13,14 @@ from safetensors.torch import load_file
 from tiny_recipe import Sequences, collate
 from trial import command_here, state_of
 
-from toolkit.checkpoint.reader import CheckpointReader
+from toolkit.checkpoint.reader import WEIGHTS, CheckpointReader
 from toolkit.output.ledger import read_ledger
 from toolkit.output.run_folder import folder_name, read_record
 
 TINY = Path(__file__).parent / "helpers" / "tiny_recipe.py"
 # A rate at which the loss soon rises again, 24 steps.
-RISING = ("--optim.lr", "1.5", "--optim.schedule", "constant", "--evaluate.every", "1", "--epochs", "4")
+ALONG = ("--optim.lr", "0.12", "--optim.warmup", "8", "--optim.schedule", "constant", "--epochs", "4")
+RISING = (*ALONG, "--evaluate.every", "1")
 PATIENT = (*RISING, "--evaluate.patience", "3")
 
 
@@ -47,7 +48,7 @@ def end_of_patience(found: dict[int, float], patience: int) -> int:
 def in_checkpoint(folder: Path, step: int) -> dict[str, bytes]:
     """Return the weights in a checkpoint as bytes."""
     with CheckpointReader(folder / "checkpoints" / folder_name(step)) as reader:
-        return {name: reader.whole("weights", name).numpy().tobytes() for name in reader.index("weights")}
+        return {name: reader.whole(WEIGHTS, name).numpy().tobytes() for name in reader.index(WEIGHTS)}
 
 
 def loss_of_saved(folder: Path) -> float:
@@ -110,7 +111,7 @@ def test_stops_change_nothing(arguments: tuple[str, ...], tmp_path: Path) -> Non
     while run(folder, *arguments, build=stopping(folder, training=4, evaluating=11)).code == 75:
         starts += 1
         assert starts < 40
-    assert starts > 3
+    assert starts > 1
     assert numbers(folder) == numbers(undisturbed)
     records = [read_record(place) for place in (folder, undisturbed)]
     for key in ("metrics", "baseline", "exported", "step", "since_best"):
@@ -169,7 +170,7 @@ def test_any_checkpoint_is_exported(tmp_path: Path) -> None:
 
 def test_a_run_that_is_not_finished_is_exported(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    arguments = (*RISING, "--optim.average", "0.9", "--evaluate.every", "4")
+    arguments = (*ALONG, "--optim.average", "0.9", "--evaluate.every", "4")
     assert run(folder, *arguments, build=stopping(folder, training=15)).code == 75
     assert not (folder / "model").exists()
     command_here("export", folder).done()

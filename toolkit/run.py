@@ -17,6 +17,7 @@ from toolkit.checkpoint.format import retire
 from toolkit.checkpoint.load import load_checkpoint
 from toolkit.checkpoint.resume import Start, choose_start
 from toolkit.checkpoint.sharded import check_folder_is_shared, shard_map_of
+from toolkit.checkpoint.staging import in_bytes
 from toolkit.checkpoint.writer import PartWriter, Saver, newest_name
 from toolkit.config.learning_rates import with_learning_rate
 from toolkit.config.schema import AnyConfig, Config
@@ -37,7 +38,7 @@ from toolkit.output.ledger import Ledger
 from toolkit.output.meters import arithmetic_of, described, device_peak, forget_peak, host_peak, peak_flops
 from toolkit.output.provenance import changes, provenance
 from toolkit.output.result import Result, print_result
-from toolkit.output.run_folder import RunFolder, explain_disk_errors, now
+from toolkit.output.run_folder import RunFolder, bytes_in, explain_disk_errors, now
 from toolkit.prepare import prepare, whole_model
 from toolkit.printed_plan import plan, warnings_of, worse_than
 from toolkit.rehearsal.end_of_run import in_words, look_ahead, results_for_export, try_evaluation
@@ -316,9 +317,18 @@ def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunR
     if state.step > start.step:
         console.summary("", described(meters))
     print_result(result, console)
+    if runtime.is_main:
+        console.summary("", {"on disk": on_disk(folder)})
     if worse:
         console.print(f"\nwarning: {worse}")
     return result
+
+
+def on_disk(folder: RunFolder) -> str:
+    """Return what a finished run takes on the disk, in words."""
+    model, checkpoints = bytes_in(folder.model_folder), bytes_in(folder.checkpoints)
+    more = "; --checkpoint.keep 0 keeps none of a finished run" if checkpoints else ""
+    return f"{in_bytes(model)} of the model, {in_bytes(checkpoints)} of checkpoints{more}"
 
 
 def measured(state: TrainState) -> dict[str, float | None]:

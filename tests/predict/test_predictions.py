@@ -57,7 +57,7 @@ def test_replies_are_those_of_the_evaluation(tmp_path: Path) -> None:
 
 
 def test_tags_are_those_of_the_evaluation(tmp_path: Path) -> None:
-    run = trained("tag", tmp_path, "--optim.lr", "1e-2", "--steps", "20")
+    run = trained("tag", tmp_path, "--optim.lr", "1e-2")
     found = predicted(run, tmp_path / "data" / "eval.conll")
     shown = lines(run / "predictions.jsonl")
     assert [row["predicted"] for row in shown] == [entities(row["tokens"], row["prediction"]) for row in found]

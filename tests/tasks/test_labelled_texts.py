@@ -523,3 +523,15 @@ def test_importing_costs_no_heavy_package() -> None:
     code = f"import sys, toolkit.tasks.text_classification.data; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_few_rows_are_spread_over_the_file(tmp_path: Path) -> None:
+    """The first ones of a file that is sorted by label would all have one label."""
+    rows = [{"text": f"text {number}", "label": "ab"[number >= 50]} for number in range(100)]
+    file = tmp_path / "sorted.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    read = LabelledTexts(train=str(file), eval=str(file), max_rows=10).read()
+    assert list(read.train.table["text"]) == [f"text {number}" for number in range(0, 100, 11)]
+    assert read.train.labels.counts().tolist() == [5, 5]
+    assert "10 of 100 and 10 of 100 rows (data.max_rows)" in read.summary["data"]
+    assert len(LabelledTexts(train=str(file), max_rows=101).read().train) == 90

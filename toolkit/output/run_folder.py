@@ -176,6 +176,11 @@ class RunFolder:
         shutil.rmtree(previous, ignore_errors=True)
 
 
+def bytes_in(folder: Path) -> int:
+    """Return what the files in a folder take together."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def begun_in(record: Mapping[str, Any]) -> str | None:
     """Return the folder in which the newest start of a run was made, if run.json names it."""
     starts = record.get("topology") or [{}]

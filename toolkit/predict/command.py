@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-import toolkit
 from toolkit.checkpoint.format import digest_of_file
 from toolkit.config.model import Dtype
 from toolkit.config.schema import Config
@@ -23,6 +22,7 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import SharedUserError, UserError
 from toolkit.output.console import SECONDS_BETWEEN_LINES, Console, clock
+from toolkit.output.provenance import versions
 from toolkit.output.run_folder import explain_disk_errors
 from toolkit.predict.models import Trained, find_model, load_predictor
 from toolkit.predict.parts import Parts
@@ -148,7 +148,7 @@ def made_of(wish: Wish, trained: Trained, request: Request) -> dict[str, Any]:
     file = wish.file
     content = digest_of_file(file) if file.is_file() else sorted(str(path) for path in file.rglob("*"))
     return {
-        "version": toolkit.__version__,
+        "versions": versions(),
         "model": trained.digests,
         "file": content,
         "request": [dict(request.given), request.scores, request.tokens, wish.header],

@@ -26,7 +26,7 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.errors import DefectElsewhereError, UserError
 from toolkit.evaluation import evaluate_model
 from toolkit.output.evaluation_file import Evaluation
-from toolkit.output.run_folder import RunFolder, explain_disk_errors
+from toolkit.output.run_folder import RunFolder, bytes_in, explain_disk_errors
 from toolkit.printed_plan import state_bytes
 from toolkit.task import Task
 from toolkit.train_state import TrainState
@@ -112,7 +112,7 @@ def try_export(
     try:
         with told_if_it_fails("to save the model"), explain_disk_errors(folder.path):
             export(model, place, results)
-        size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+        size = bytes_in(place)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return size, state_of(model) == before
