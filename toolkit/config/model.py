@@ -67,7 +67,7 @@ class ModelConfig:
     checkpoint_activations: bool = execution(False)
     """Keep few activations and compute the others again in the backward pass: less memory, a third more time."""
     compile: bool = execution(False)
-    """Compile the layers for training: steps are faster, but for the first ones. Numbers stay the same within rounding;
+    """Compile the layers for training, for GPUs: two CPU cores gain nothing. Numbers stay the same within rounding;
     a C++ compiler is needed."""
     lora: LoraConfig = LoraConfig()
     """Adapters instead of all weights."""

@@ -1,13 +1,13 @@
 """How a global batch is cut into micro-batches: a detail of execution, which changes the speed and never the result."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heapreplace
 from typing import Any
 
 import numpy as np
 
-from toolkit.data.order import Ids, fingerprint
+from toolkit.data.order import Ids, fingerprint, fingerprints_of
 
 Lengths = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -98,17 +98,7 @@ def cut(
                 rounds = max(rounds, -(-fewest_runs(ordered, most, tokens) // processes))
             rounds, sizes = cheapest_cut(ordered, processes, rounds, most, call_cost, tokens)
             chunks = np.split(longest_first, np.cumsum(sizes)[:-1])
-    micro_batches = []
-    for chunk in chunks:
-        mine, count = ids[chunk], len(chunk)
-        plan = MicroBatch(step, rounds, tuple(mine.tolist()), fingerprint=fingerprint(mine))
-        if lengths is not None:
-            own = lengths[chunk]
-            longest, used = int(own.max()), int(own.sum())
-            squared = int((own * own).sum())
-            computed = (used, squared) if packed else (longest * count, longest**2 * count)
-            plan = replace(plan, padded=computed[0], used=used, padded_squared=computed[1], used_squared=squared)
-        micro_batches.append(plan)
+    micro_batches = planned(step, rounds, ids, lengths, chunks, packed)
     # The cheapest is copied where one is missing.
     micro_batches.sort(key=lambda batch: -batch.padded)
     dummy = MicroBatch(step, rounds, micro_batches[-1].ids[:1], dummy=True)
@@ -119,6 +109,35 @@ def cut(
         one_each = micro_batches[number * processes : (number + 1) * processes]
         dealt += one_each if number % 2 == 0 else one_each[::-1]
     return dealt
+
+
+def planned(
+    step: int, rounds: int, ids: Ids, lengths: Lengths | None, chunks: Sequence[Ids], packed: bool
+) -> list[MicroBatch]:
+    """Return the micro-batches that these chunks of positions in `ids` are; see `cut`.
+
+    A step of a thousand processes has thousands of them: what is summed up is summed for all at once.
+    """
+    counts = np.array([len(chunk) for chunk in chunks], dtype=np.int64)
+    ends: Ids = np.cumsum(counts)
+    starts, positions = ends - counts, np.concatenate(chunks)
+    mine = ids[positions]
+    bounds = list(zip(starts.tolist(), ends.tolist(), strict=True))
+    numbers, fingerprints = mine.tolist(), fingerprints_of(mine, starts)
+    if lengths is None:
+        return [
+            MicroBatch(step, rounds, tuple(numbers[first:end]), fingerprint=seen)
+            for (first, end), seen in zip(bounds, fingerprints, strict=True)
+        ]
+    own = lengths[positions]
+    used, squared = np.add.reduceat(own, starts), np.add.reduceat(own * own, starts)
+    longest = np.maximum.reduceat(own, starts)
+    padded, padded_squared = (used, squared) if packed else (longest * counts, longest * longest * counts)
+    sums = (values.tolist() for values in (padded, used, padded_squared, squared))
+    return [
+        MicroBatch(step, rounds, tuple(numbers[first:end]), False, computed, before, pairs, pairs_before, seen)
+        for (first, end), computed, before, pairs, pairs_before, seen in zip(bounds, *sums, fingerprints, strict=True)
+    ]
 
 
 def cheapest_cut(

@@ -111,3 +111,9 @@ def fingerprint(ids: Ids) -> int:
     """Return a 64-bit sum of hashes of sample ids: the same for any order and any cut, another one if an id is
     missing."""
     return int(mix64(np.asarray(ids, dtype=np.uint64)).sum(dtype=np.uint64))
+
+
+def fingerprints_of(ids: Ids, starts: Ids) -> list[int]:
+    """Return the fingerprint of each run of ids, given where the runs start; none is empty."""
+    sums: list[int] = np.add.reduceat(mix64(np.asarray(ids, dtype=np.uint64)), starts).tolist()
+    return sums
