@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # From the top to the bottom; modules of a line may import each other.
 ORDER = """
-    cli
+    __main__ cli
     notebook
     verify
     predict

@@ -24,12 +24,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pipes.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog="toolkit", description="Look after runs of finetune-toolkit.")
-    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare,export,predict}")
+    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare,export,predict,chat}")
     add_status(commands)
     add_verify(commands)
     add_compare(commands)
     add_export(commands)
     add_predict(commands)
+    add_chat(commands)
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
         near = get_close_matches(words[0].lower(), commands.choices, 1)
         hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(commands.choices)}"
@@ -154,6 +155,23 @@ def add_predict(commands: Any) -> None:
     predict.add_argument("--overwrite", action="store_true", help="replace OUT, and throw away what was begun for it")
 
 
+def add_chat(commands: Any) -> None:
+    chat = commands.add_parser(
+        "chat",
+        help="talk to a trained model in the terminal",
+        description="Talk to a model that was trained to reply. Replies appear word by word; an empty line ends.",
+    )
+    chat.set_defaults(command=talk)
+    chat.add_argument("model", metavar="MODEL", help="a run folder, a model folder or a hub id")
+    chat.add_argument("--system", metavar="TEXT", help="the system message")
+    chat.add_argument("--tokens", type=int, metavar="N", help="the longest reply, in tokens (default: 512)")
+    chat.add_argument(
+        "--temperature", type=float, default=0.0, metavar="T", help="chance in replies (default: 0, none)"
+    )
+    chat.add_argument("--seed", type=int, default=0, metavar="N", help="of that chance")
+    chat.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the weights")
+
+
 def show_status(given: argparse.Namespace) -> int:
     """Print how the run in a folder stands and return the exit code it stands for."""
     folder: Path = given.run
@@ -275,4 +293,20 @@ def predict_rows(given: argparse.Namespace) -> int:
     except UserError as error:
         report("toolkit predict", None, error)
         return USER_CAN_FIX
+    return RIGHT
+
+
+def talk(given: argparse.Namespace) -> int:
+    """Talk to a model and return the exit code."""
+    from toolkit.predict.chat import Talk, chat
+
+    problems = []
+    if given.tokens is not None and given.tokens < 1:
+        problems.append(f"--tokens is {given.tokens}; it must be 1 or greater")
+    if not given.temperature >= 0:
+        problems.append(f"--temperature is {given.temperature}; it must be 0 or greater")
+    if problems:
+        raise UserError(*problems)
+    names = ("model", "system", "tokens", "temperature", "seed", "dtype")
+    chat(Talk(**{name: getattr(given, name) for name in names}))
     return RIGHT

@@ -1,7 +1,7 @@
 """`toolkit export`: the model of a sealed checkpoint, evaluated and saved as a run does it at its end."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -58,9 +58,7 @@ def export(run: Path, step: int | None, recipe: Path | None, console: Console) -
     config_class, build_task = load_recipe((recipe or Path(record["recipe_file"])).resolve())
     config = replace(parse(config_class, "", ["--config", str(folder.config_file)]), output=str(folder.path))
     start = chosen_checkpoint(folder, config, step)
-    # What is computed in another precision would be another evaluation.
-    os.environ.setdefault("ACCELERATE_MIXED_PRECISION", (record.get("topology") or [{}])[-1].get("precision", "no"))
-    runtime = start_runtime(config)
+    runtime = start_as_before(record, config)
     folder.claim()
     try:
         with in_folder(begun_in(record)):
@@ -73,6 +71,18 @@ def export(run: Path, step: int | None, recipe: Path | None, console: Console) -
     finally:
         folder.release()
         runtime.close()
+
+
+def start_as_before(record: Mapping[str, Any], config: Config) -> Runtime:
+    """Return a runtime of the precision of the run: in another one it would be another evaluation."""
+    name = "ACCELERATE_MIXED_PRECISION"
+    if name in os.environ:
+        return start_runtime(config)
+    os.environ[name] = (record.get("topology") or [{}])[-1].get("precision", "no")
+    try:
+        return start_runtime(config)
+    finally:
+        del os.environ[name]
 
 
 @contextmanager

@@ -284,6 +284,7 @@ def test_the_best_is_kept_also_where_it_was_before_a_stop(rule: str, sign: int, 
     """Of equal ones the first."""
     folder, metric = tmp_path / "run", rule.split()[1]
     command = ["--checkpoint.every", "5", "--evaluate.every", "2", "--checkpoint.keep", "1", "--checkpoint.best", rule]
+    command += ["--export", "last"]
     assert run(folder, *command, build=stopping(folder, training=8)).code == 75
     values = {row["step"]: row["evaluation"][metric] for row in undisturbed("--evaluate.every", "2").rows[1::2]}
     assert steps_sealed(folder) == sorted({7, best_of(values, sign, 7)}, reverse=True)
@@ -307,7 +308,7 @@ def test_another_rule_for_the_best_begins_to_judge_anew(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_there_is_not_stops_the_run_which_goes_on_after_a_correction(tmp_path: Path) -> None:
-    folder, command = tmp_path / "run", ["--checkpoint.every", "2", "--evaluate.every", "4"]
+    folder, command = tmp_path / "run", ["--checkpoint.every", "2", "--evaluate.every", "4", "--export", "last"]
     outcome = run(folder, *command, "--checkpoint.best", "highest acuracy").told(
         "checkpoint.best is 'highest acuracy', but the evaluation gives loss, accuracy; name one of these"
     )

@@ -229,7 +229,7 @@ recipes = st.builds(
         layer_decay=st.none() | st.floats(1e-3, 1),
         average=st.none() | st.floats(1e-3, 0.999),
     ),
-    evaluate=st.builds(EvaluateConfig, st.none() | st.integers(1), st.booleans()),
+    evaluate=st.builds(EvaluateConfig, every=st.none() | st.integers(1), only=st.booleans()),
     output=st.none() | texts,
     seed=st.integers(0, 2**64),
     model=st.builds(

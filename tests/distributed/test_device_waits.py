@@ -19,7 +19,7 @@ MAY_WAIT = {
     "toolkit/losses.py class_probabilities": "what a reader sees goes to the host, after the last evaluation",
     "toolkit/losses.py mean_losses": "likewise",
     "toolkit/tasks/sft/replies.py predict": "where each prompt ends decides what is generated from",
-    "toolkit/tasks/sft/replies.py generate": "Transformers asks after each token whether all texts have ended",
+    "toolkit/tasks/sft/replies.py generated_replies": "Transformers asks after each token whether all texts have ended",
     "toolkit/tasks/seq2seq/generation.py generated_texts": "likewise",
     "toolkit/evaluation.py generate": "likewise, and whether those of other processes have",
 }

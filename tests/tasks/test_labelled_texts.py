@@ -395,7 +395,7 @@ def test_tokens_are_made_once_and_fetched_by_number(
     assert lengths.tolist() == [len(sample["text"]["input_ids"]) for sample in samples[:2]]
     assert train.fetch([]) == []
 
-    monkeypatch.setattr(tokenized_texts, "_encode", lambda *_: pytest.fail("the texts were tokenized again"))
+    monkeypatch.setattr(tokenized_texts, "encode_texts", lambda *_: pytest.fail("the texts were tokenized again"))
     again, _ = data.read().tokenize(tokenizer)
     assert pickle.loads(pickle.dumps(train)).fetch([3]) == train.fetch(
         [3]

@@ -117,7 +117,7 @@ def test_plain_tags_from_columns_with_held_out_rows(tag: ModuleType, tmp_path: P
         for words, tags in sentences(120, 0)
     ]
     data = write_rows(tmp_path / "rows.jsonl", rows)
-    flags = ["--epochs", "2", "--batch.size", "16", "--data.max_length", "64"]
+    flags = ["--epochs", "2", "--batch.size", "16", "--data.max_length", "64", "--checkpoint.best", "highest accuracy"]
     outcome = run(tag, tmp_path / "run", "--data.train", str(data), *flags).done()
     outcome.says("words 'words', tags 'pos'", "plain, 2; the most frequent is")
     metrics, baseline = outcome.record["metrics"], outcome.record["baseline"]

@@ -118,8 +118,8 @@ def check_record(
             f"(of {expected.order.samples:,} samples)"
         )
     if status == "finished":
-        patience = (config.get("evaluate") or {}).get("patience")
-        if step != total and (patience is None or record.get("since_best", 0) < patience):
+        patience, waited = flatten(config).get("evaluate.patience"), record.get("since_best")
+        if step != total and not (is_count(patience) and is_count(waited) and waited >= patience):
             problems.append(f"it says finished, at step {show(step)} of {show(total)}")
         exported = (record.get("exported") or {}).get("step", step)
         metrics, evaluation = record.get("metrics"), ledger.evaluations.get(exported)
