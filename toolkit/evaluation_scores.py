@@ -54,6 +54,11 @@ def joined(batches: Sequence[Any]) -> Any:
     return list(chain.from_iterable(batches))
 
 
+def part_of(values: Any, places: Sequence[int]) -> Any:
+    """Return some of the values of all samples."""
+    return values[np.asarray(places)] if isinstance(values, np.ndarray) else [values[place] for place in places]
+
+
 def scores_of(
     metrics: Sequence[Metric], predictions: Any, references: Any, taken: Collection[str] = (LOSS,)
 ) -> dict[str, float]:
@@ -105,6 +110,8 @@ class Collector:
         self.shown = shown
         self.wanted = wanted
         self.pairs: list[tuple[Any, Any]] = []
+        self.ids: list[tuple[int, ...]] = []
+        """Of the samples in each of them."""
         self.predictions: dict[int, Any] = {}
         self.embeddings: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self.examples: dict[int, dict[str, Any]] = {}
@@ -125,6 +132,7 @@ class Collector:
             self.predictions.update(zip(scored.ids, scored.predictions, strict=True))
             return
         self.pairs.append((scored.predictions, scored.references))
+        self.ids.append(scored.ids)
         for number, prediction, reference in zip(scored.ids, scored.predictions, scored.references, strict=True):
             if number in self.wanted:
                 self.example(number, prediction, reference)
@@ -161,12 +169,33 @@ class Collector:
         if task.metrics and (self.postprocessed is not None or self.pairs):
             predictions, references, baseline = self.for_metrics()
             scores = scores_of(task.metrics, predictions, references, taken)
+            scores |= self.of_groups(predictions, references)
             if self.last and baseline is not None:
                 trivial = scores_of(task.metrics, baseline, references, taken)
+                trivial |= self.of_groups(baseline, references)
         if self.last and task.baseline_scores is not None:
             trivial |= task.baseline_scores()
         examples = [{"sample": number, **self.examples[number]} for number in sorted(self.examples)]
         return Results(scores, trivial, examples, details)
+
+    def of_groups(self, predictions: Any, references: Any) -> dict[str, float]:
+        """Return the scores of each group of the evaluation, such as "hard/accuracy"; of a trial, which has only some
+        samples, those of the groups that it has."""
+        groups = self.task.data.groups
+        if not groups:
+            return {}
+        if (found := self.postprocessed) is not None:
+            keys: Any = range(len(found.predictions)) if found.samples is None else found.samples
+        else:
+            keys = chain.from_iterable(self.ids)
+        place = {key: number for number, key in enumerate(keys)}
+        scores: dict[str, float] = {}
+        for group, members in groups.items():
+            places = [place[key] for key in members.tolist() if key in place]
+            if places:
+                own = scores_of(self.task.metrics, *(part_of(side, places) for side in (predictions, references)))
+                scores |= {f"{group}/{name}": value for name, value in own.items()}
+        return scores
 
     def for_metrics(self) -> tuple[Any, Any, Any]:
         """Return all predictions, what they are held against, and those of a trivial model (None without one)."""

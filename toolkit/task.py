@@ -108,6 +108,9 @@ class TaskData:
     inputs: Mapping[str, str] = field(default_factory=dict)
     """The columns that hold what a model is given, by the part that they play, such as "text": a saved model remembers
     them for `toolkit predict`."""
+    groups: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Groups of the evaluation that have metrics of their own, by name: the ids of the samples in each, or, where
+    `Task.postprocess` makes items that are of no single sample, the numbers of these."""
 
 
 def labels_of(batch: Batch) -> torch.Tensor:

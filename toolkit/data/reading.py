@@ -118,12 +118,14 @@ class DataRead:
     """Processes that fetch and collate ahead of the training."""
     inputs: Mapping[str, str] = field(default_factory=dict)
     """See `TaskData.inputs`."""
+    groups: Mapping[str, Array] = field(default_factory=dict)
+    """See `TaskData.groups`."""
 
     def task_data(self, train: "Source", evaluate: "Source") -> "TaskData":
         """Return `Task.data`: samples that were made of the rows, and all that is known of them."""
         from toolkit.task import TaskData
 
-        return TaskData(train, evaluate, self.files, self.workers, self.summary, self.inputs)
+        return TaskData(train, evaluate, self.files, self.workers, self.summary, self.inputs, self.groups)
 
 
 def usable_rows(

@@ -133,13 +133,20 @@ def with_paths_from(config: AnyConfig, folder: str | None, given: Mapping[str, s
     data: Any = getattr(config, "data", None)
     if folder is None or data is None:
         return config
-    paths = {}
+    paths: dict[str, Any] = {}
     for entry in fields(data):
         value = getattr(data, entry.name)
+        if isinstance(value, dict) and entry.metadata.get("locates") and f"data.{entry.name}" not in given:
+            paths[entry.name] = {name: found_from(folder, place) for name, place in value.items()}
         if not entry.metadata.get("locates") or not isinstance(value, str) or f"data.{entry.name}" in given:
             continue
-        path = Path(folder) / value
-        if not Path(value).exists() and path.exists():
-            paths[entry.name] = str(path)
+        paths[entry.name] = found_from(folder, value)
     found: AnyConfig = replace(changed, data=replace(data, **paths))
     return found
+
+
+def found_from(folder: str, place: str) -> str:
+    """Return where a place is that was named from a folder: as it is, if it is there, or if it is not in the folder
+    either."""
+    path = Path(folder) / place
+    return str(path) if not Path(place).exists() and path.exists() else place

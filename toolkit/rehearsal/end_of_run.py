@@ -84,7 +84,8 @@ def try_evaluation(task: Task, config: Config, runtime: Runtime, model: torch.nn
             found.as_json_lines()
             json.dumps(found.details)
     metric = config.checkpoint.best.partition(" ")[2].strip()
-    if found and metric not in found.metrics:
+    of_groups = [f"{group}/{name}" for group in task.data.groups for name in found.metrics] if found else []
+    if found and metric not in (*found.metrics, *of_groups):
         raise UserError(
             f"checkpoint.best is {config.checkpoint.best!r}, but the evaluation gives {', '.join(found.metrics)}; "
             "name one of these"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -45,6 +45,8 @@ class PreferenceData(DataConfig):
     null refuses what the model cannot take."""
     drop_invalid: bool = False
     """Leave out rows that are no pair, such as two equal sides, instead of refusing them; the plan counts them."""
+
+    has_groups: ClassVar[bool] = False
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""

@@ -82,7 +82,7 @@ class LabelledImages(DataConfig):
             summary = {"data": read.origin, "columns": f"image {image!r}, label {label!r}"}
         else:
             self._refuse_settings_of_tables()
-            read, image, label = self.limited(folders.splits), "image", "label"
+            read, image, label = self.each_set(in_folders), "image", "label"
             summary = {"data": read.origin}
             if folders.left_out:
                 summary["left out"] = f"{folders.left_out:,} files beside the images that are none"
@@ -116,6 +116,7 @@ class LabelledImages(DataConfig):
             files=read.files,
             workers=self.workers,
             inputs={"image": image},
+            groups=self.groups_of(read, rows.evaluate.rows),
         )
 
     def _refuse_settings_of_tables(self) -> None:
@@ -156,6 +157,18 @@ class Images(LabelledData):
         (place,) = stored(self.evaluate.table, [number])
         image = {"image": place.path} if place.path else {"row": int(self.evaluate.rows[number]) + 1}
         return {**image, "prediction": self.labels[int(prediction)], "reference": self.labels[int(reference)]}
+
+
+def in_folders(data: DataConfig) -> "Splits":
+    """Return the images in the folders that a data section names.
+
+    Raises:
+        UserError: one of its evaluation sets is no folder of images, while the others are.
+    """
+    found = find_image_folders(data.name, data.train, data.eval)
+    if found is None:
+        raise UserError(f"data.eval_sets names {data.eval!r}, a table, and the training data are folders; give folders")
+    return found.splits
 
 
 def described(train: ImageRows, evaluate: ImageRows, background: Colour) -> dict[str, str]:

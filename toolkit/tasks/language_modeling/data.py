@@ -51,6 +51,8 @@ class Documents(DataConfig):
 
     text_is_document: ClassVar[bool] = True
 
+    has_groups: ClassVar[bool] = False
+
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""
         yield from super().problems()

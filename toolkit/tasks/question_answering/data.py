@@ -109,7 +109,30 @@ class QuestionData(DataConfig):
         summary["questions"] = f"{_counted(train)} to train on; {_counted(evaluate)} to evaluate on"
         if both := len(set(train.contexts) & set(evaluate.contexts)):
             summary["seen contexts"] = f"{both:,} of the contexts to evaluate on are in the training data too"
-        return Questions(train, evaluate, self, summary=summary, files=read.files, workers=self.workers)
+        return Questions(
+            train,
+            evaluate,
+            self,
+            summary=summary,
+            files=read.files,
+            workers=self.workers,
+            groups=self.groups_of(read, self.row_numbers(evaluate)),
+        )
+
+    def row_numbers(self, questions: QuestionSet) -> Array:
+        """Return the number of the row of each question, from 0, where they are to be grouped by it.
+
+        Raises:
+            UserError: the questions are no rows of a table.
+        """
+        if self.group is None and self.eval_sets is None:
+            return np.zeros(0, dtype=np.int64)
+        if any(len(place) != 1 for place in questions.places):
+            raise UserError(
+                "data.group and data.eval_sets need a row for each question, and the data has the layout of SQuAD's "
+                "files; give a table"
+            )
+        return np.array([place[0] - 1 for place in questions.places], dtype=np.int64)
 
     def window(self, tokenizer: Any) -> WindowSize:
         """Return how contexts are divided into windows.
@@ -191,7 +214,9 @@ class Questions(DataRead):
                 f"{unreachable:,} questions have an answer that is longer than data.longest_answer, {max_tokens} "
                 "tokens, or than what two windows share"
             )
-        return QuestionWindowData(train, evaluate, self.files, self.workers, self.summary | summary)
+        return QuestionWindowData(
+            train, evaluate, self.files, self.workers, self.summary | summary, self.inputs, self.groups
+        )
 
     def guesses(self) -> list[str]:
         """Return what can be answered to the evaluation questions without reading their contexts.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -54,6 +54,8 @@ class EmbeddingData(DataConfig):
     embedded corpus is truncated to 64)."""
     drop_invalid: bool = False
     """Leave out rows that can't be used instead of refusing them; the plan counts them."""
+
+    has_groups: ClassVar[bool] = False
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""

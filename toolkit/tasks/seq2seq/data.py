@@ -55,8 +55,7 @@ class TextPairs(DataConfig):
 
     def tables(self, corpus: Callable[[], "Splits"]) -> "Splits":
         """Return the rows: those of two files that belong together line by line, or of what else was named."""
-        pairs = parallel_splits(self, *self.two_files())
-        return super().tables(corpus) if pairs is None else self.limited(pairs)
+        return self.each_set(lambda own: parallel_splits(own, *own.two_files()) or own.named_tables(corpus))
 
     def two_files(self) -> tuple[tuple[str, str], str]:
         """Return the endings that two such files have, and the flags that name them."""
@@ -100,6 +99,7 @@ class TextPairs(DataConfig):
                 "source": places[0].column,
                 **({} if places[0].language is None else {"language": places[0].language}),
             },
+            groups=self.groups_of(read, evaluate.rows),
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -46,6 +46,8 @@ class Conversations(DataConfig):
     null takes them whole and refuses those that the model cannot take."""
     drop_invalid: bool = False
     """Leave out rows that are no proper conversation instead of refusing them; the plan counts them."""
+
+    has_groups: ClassVar[bool] = False
 
     def problems(self) -> Iterator[str]:
         """Yield what is wrong with the values, a sentence each."""

@@ -117,6 +117,7 @@ class LabelledTexts(DataConfig):
             files=read.files,
             workers=self.workers,
             inputs=dict(zip(("text", "text_pair"), columns.texts, strict=False)),
+            groups=self.groups_of(read, rows.evaluate.rows),
         )
 
     def _kind(self, tables: Mapping[str, Any], label: str) -> Kind:

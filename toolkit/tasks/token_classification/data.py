@@ -131,6 +131,7 @@ class TaggedTexts(DataConfig):
             files=read.files,
             workers=self.workers,
             inputs={"tokens": words},
+            groups=self.groups_of(read, evaluate.rows),
         )
 
     def _tables(self) -> "Splits":
@@ -139,7 +140,7 @@ class TaggedTexts(DataConfig):
                 embedded_splits("lines of this Python's standard library, held out by file", *code_tokens())
             )
         try:
-            return self.limited(read_tag_files(self))
+            return self.each_set(read_tag_files)
         except NoHeaderError as error:
             raise UserError(*(problem + CONLL_HINT for problem in error.problems)) from None
 
@@ -239,7 +240,7 @@ class TaggedSentences(DataRead):
                 f"{self.commonest!r}"
             )
         train, evaluate = parts
-        return TaggedData(train, evaluate, self.files, self.workers, self.summary | summary, self.inputs)
+        return TaggedData(train, evaluate, self.files, self.workers, self.summary | summary, self.inputs, self.groups)
 
     def postprocess(self, windows: TaggedWindows, predictions: Mapping[int, Any]) -> Postprocessed:
         """Return tags by sentence, and how sure the model is of them.
