@@ -124,7 +124,8 @@ def check_record(
         exported = (record.get("exported") or {}).get("step", step)
         metrics, evaluation = record.get("metrics"), ledger.evaluations.get(exported)
         # Of a run that began at another one's checkpoint the best may come before its own ledger.
-        known = ledger.rows and (not is_count(exported) or exported >= ledger.rows[0].step)
+        begins = ledger.rows[0].step if ledger.rows else None
+        known = is_count(begins) and (not is_count(exported) or exported >= begins)
         # `toolkit export` evaluates a step that had no evaluation.
         made_since = exported not in ledger.evaluations and exported != step
         if known and not made_since and (metrics or {}) != (evaluation or {}):
