@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from toolkit.attention import watch_attention
 from toolkit.checkpoint.format import digest_of_file
 from toolkit.config.model import Dtype
 from toolkit.config.schema import Config
@@ -21,6 +22,7 @@ from toolkit.distributed.memory import lack_of, lacks_memory
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import SharedUserError, UserError
+from toolkit.models.packing import take_padding_out
 from toolkit.output.console import SECONDS_BETWEEN_LINES, Console, clock
 from toolkit.output.provenance import versions
 from toolkit.output.run_folder import explain_disk_errors
@@ -188,6 +190,8 @@ def predict_blocks(
         UserError: memory runs out, or the disk does.
     """
     model = predictor.model.to(runtime.device).eval()
+    watch_attention()
+    take_padding_out(model)  # where it can't, padding is computed too
     done = 0
     with explain_disk_errors(parts.folder), torch.inference_mode(), runtime.accelerator.autocast():
         for number, block in enumerate(file.blocks()):

@@ -121,13 +121,15 @@ def check_record(
         patience, waited = flatten(config).get("evaluate.patience"), record.get("since_best")
         if step != total and not (is_count(patience) and is_count(waited) and waited >= patience):
             problems.append(f"it says finished, at step {show(step)} of {show(total)}")
-        exported = (record.get("exported") or {}).get("step", step)
-        metrics, evaluation = record.get("metrics"), ledger.evaluations.get(exported)
+        noted = record.get("exported")
+        exported = noted.get("step") if isinstance(noted, Mapping) else step
+        metrics = record.get("metrics")
+        evaluation = ledger.evaluations.get(exported) if is_count(exported) else None
         # Of a run that began at another one's checkpoint the best may come before its own ledger.
         begins = ledger.rows[0].step if ledger.rows else None
         known = is_count(begins) and (not is_count(exported) or exported >= begins)
         # `toolkit export` evaluates a step that had no evaluation.
-        made_since = exported not in ledger.evaluations and exported != step
+        made_since = is_count(exported) and exported not in ledger.evaluations and exported != step
         if known and not made_since and (metrics or {}) != (evaluation or {}):
             problems.append(
                 f"metrics is {show(metrics)}, and the ledger has {show(evaluation)} after step {count_text(exported)}"

@@ -149,7 +149,7 @@ def examine_ledger(path: Path, link_before: Callable[[int], str | None]) -> Ledg
                 found.last = values
                 kept = (values.get(name) for name in ("epoch", "learning_rate", "samples", "fingerprint"))
                 found.rows.append(Row(step, found.size, link, *kept))
-                if values.get("evaluation"):
+                if values.get("evaluation") and is_count(step):
                     found.evaluations[step] = values["evaluation"]
     except OSError as error:
         found.missing = error.strerror or str(error)
