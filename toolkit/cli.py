@@ -1,6 +1,7 @@
 """The command `toolkit`."""
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -279,6 +280,8 @@ def predict_rows(given: argparse.Namespace) -> int:
     """Predict the rows of a file and return the exit code."""
     from toolkit.recipe_command import report
 
+    # On CPUs oneDNN keeps the code that it makes for each shape of a batch, and 1,024 of them take 40 MB.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
     try:
         columns = dict(entry.split("=", 1) for entry in given.column if "=" in entry)
         if wrong := [entry for entry in given.column if not all(entry.partition("=")[::2])]:

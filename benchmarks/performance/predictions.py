@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder with banking77 and squad")
     parser.add_argument("--model", type=Path, required=True, help="the encoder")
     parser.add_argument("--rows", nargs="*", type=int, default=[10**3, 10**4, 10**5, 10**6])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="of the comparison; 0 leaves it out")
     arguments = parser.parse_args()
     print("# Predictions for files\n")
     print(machine() + "\n")
@@ -61,7 +61,7 @@ def main() -> None:
         folder = Path(scratch)
         model = with_head(arguments.model, folder / "model")
         rows = []
-        for name, texts in texts_of(arguments.data).items():
+        for name, texts in texts_of(arguments.data).items() if arguments.rounds else ():
             file = folder / f"{name}.csv"
             write_texts(file, texts)
             rates: dict[str, list[float]] = {"toolkit": [], "pipeline": []}
@@ -73,8 +73,9 @@ def main() -> None:
             spread = [f"{middle[method]:.1f} ({min(found):.1f} to {max(found):.1f})" for method, found in rates.items()]
             rows.append([name, f"{len(texts):,}", *spread, f"{middle['toolkit'] / middle['pipeline']:.2f}"])
             print(*rows[-1], file=sys.stderr, flush=True)
-        print(f"Rows a second on one thread, {arguments.rounds} rounds in turns, batches of {BATCH}:\n")
-        print(table(["texts", "rows", "toolkit predict", "pipeline", "toolkit / pipeline"], rows))
+        if rows:
+            print(f"Rows a second on one thread, {arguments.rounds} rounds in turns, batches of {BATCH}:\n")
+            print(table(["texts", "rows", "toolkit predict", "pipeline", "toolkit / pipeline"], rows))
         small, most = tiny_model(arguments.model, folder / "tiny"), []
         rows = []
         for count in arguments.rows:
