@@ -38,8 +38,11 @@ class Predictor:
 
     model: torch.nn.Module
     """On the host, in evaluation mode."""
-    adds: Sequence[str]
-    """The columns that a prediction has; where a row has none they are null."""
+    adds: Mapping[str, str]
+    """The columns that a prediction has, and what is in them: "text", "texts", "number", "place" (a whole number),
+    "vector", or "scores" (a number for each label); where a row has no prediction they are null."""
+    parts: Sequence[str]
+    """The parts that a column can play."""
     encode: Callable[[Sequence[Row]], Encoded]
     """Returns the samples of some rows, which are predicted together."""
     collate: Callable[[list[Any]], Batch]
@@ -160,5 +163,5 @@ def encoded_texts(
 
 
 def rounded(value: float) -> float:
-    """Return a number with six digits after the point: more of them depend on the number of threads."""
-    return round(value, 6)
+    """Return a number with six digits, and no more than six after the point: others depend on the number of threads."""
+    return float(f"{round(value, 6):.6g}")

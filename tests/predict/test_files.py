@@ -189,3 +189,78 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
     predict(run, tmp_path / "bad.jsonl", tmp_path / "o.csv").told("bad.jsonl, line 2: malformed json")
     (tmp_path / "bad.jsonl").unlink()
     assert state_of(tmp_path) == before
+
+
+def test_rows_that_differ(run: Path, tmp_path: Path) -> None:
+    """A column that comes late, and predictions that begin late, are kept in every format."""
+    given = [{"text": None, "n": 1}] * ROWS_AT_ONCE + [{"text": "one", "more": 2.5}]
+    file = write_lines(tmp_path / "in.jsonl", given)
+    for ending in ("csv", "parquet", "jsonl"):
+        predict(run, file, tmp_path / f"out.{ending}").done()
+        found = read(tmp_path / f"out.{ending}")
+        assert [row.get("n") or None for row in found] == [
+            str(row["n"]) if ending == "csv" and "n" in row else row.get("n") for row in given
+        ]
+        assert float(found[-1]["more"]) == 2.5
+        assert found[-1]["prediction"] in ("a", "b")
+        assert not found[0]["prediction"]
+
+
+def test_cells_with_line_ends_come_back(run: Path, tmp_path: Path) -> None:
+    given = [{"text": text} for text in ("red\rgreen", 'one "two", three', "blue\nred", "four\r\nfive")]
+    predict(run, write_lines(tmp_path / "in.jsonl", given), tmp_path / "out.csv").done()
+    assert [row["text"] for row in read(tmp_path / "out.csv")] == [row["text"] for row in given]
+
+
+def test_files_that_are_none(run: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    bad = {
+        "number.jsonl": ('{"text": "red"}\n5\n', "number.jsonl, line 2: no object"),
+        "half.jsonl": ('{"text": "\\ud800"}\n', "half.jsonl, line 1: a text with half a character"),
+        "cut.parquet": ("PAR1 and nothing else", "no readable parquet file"),
+        "bare.csv": ("red\nred\nred\nblue\n", "looks like data"),
+    }
+    for name, (content, message) in bad.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        predict(run, tmp_path / name, output).told(message)
+    predict(run, tmp_path / "bare.csv", output, "--header", "text").done()
+    assert [row["text"] for row in read(output)] == ["red", "red", "red", "blue"]
+    file = write_lines(tmp_path / "in.jsonl", rows(5))
+    predict(run, file, output, "--overwrite", "--column", "txt=text").told("did you mean text=text?")
+    predict(run, file, output, "--overwrite", "--threads", "0").told("threads is 0")
+
+
+def test_a_batch_that_does_not_fit_is_halved(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from toolkit.tasks.text_classification import prediction
+
+    file = write_lines(tmp_path / "in.jsonl", rows(40))
+    predict(run, file, tmp_path / "whole.jsonl").done()
+    real, most = prediction.probabilities, 5
+
+    def scarce(kind: str, model: Any, batch: Any) -> Any:
+        if len(batch["input_ids"]) > most:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+        return real(kind, model, batch)
+
+    monkeypatch.setattr(prediction, "probabilities", scarce)
+    predict(run, file, tmp_path / "out.jsonl").done()
+    found, wanted = read(tmp_path / "out.jsonl"), read(tmp_path / "whole.jsonl")
+    assert [row["prediction"] for row in found] == [row["prediction"] for row in wanted]
+    most = 0
+    predict(run, file, tmp_path / "none.jsonl").told("for a single sample")
+
+
+def test_folders_of_images_go_on(tmp_path: Path) -> None:
+    """The output may lie in the folder; an image that is another one by now is noticed."""
+    recipe = load_recipe("classify_images")
+    arguments = [*small_arguments("classify_images", tmp_path / "data"), "--threads", "1"]
+    trained = run_here(config_class(recipe), recipe.task, arguments, tmp_path / "run").done().folder
+    folder = tmp_path / "data" / "val"
+    output = folder / "out.jsonl"
+    predict(trained, folder, output).done()
+    first = read(output)
+    output.unlink()
+    (tmp_path / "elsewhere").mkdir()
+    assert len(first) == 11
+    predict(trained, folder, output).done()
+    assert read(output) == first

@@ -59,16 +59,21 @@ class Talker:
 
     def reply(self, conversation: Conversation, output: TextIO) -> str:
         """Write the reply to the last message as it comes, and return it."""
+        from jinja2.exceptions import TemplateError
         from transformers import TextStreamer
 
-        ids = self.tokens(
-            self.template.text(conversation, prompt=True), add_special_tokens=False, return_tensors="pt"
-        ).to(self.model.device)["input_ids"]
+        try:
+            text = self.template.text(conversation, prompt=True)
+        except (TemplateError, TypeError, ValueError, KeyError) as error:
+            raise UserError(
+                f"the chat template of {self.talk.model} does not take this conversation ({error})"
+            ) from None
+        ids = self.tokens(text, add_special_tokens=False, return_tensors="pt").to(self.model.device)["input_ids"]
         room = self.talk.tokens or USUAL_TOKENS
         if self.limit is not None:
             room = min(room, self.limit - ids.shape[1])
         if room < 1:
-            raise UserError(f"the conversation is as long as the model takes ({self.limit} tokens); /new begins anew")
+            raise UserError(f"the conversation is as long as the model takes ({self.limit} tokens); begin another one")
         written: list[str] = []
 
         class Writer(TextStreamer):  # type: ignore[misc]

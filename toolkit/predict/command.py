@@ -7,6 +7,7 @@ processes. So each row shares its batch with the same rows, and the output is th
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from toolkit.attention import watch_attention
 from toolkit.checkpoint.format import digest_of_file
 from toolkit.config.model import Dtype
 from toolkit.config.schema import Config
+from toolkit.data.cache import digest_of
 from toolkit.data.formats.header import Header
 from toolkit.distributed.memory import lack_of, lacks_memory
 from toolkit.distributed.runtime import Runtime
@@ -28,7 +30,7 @@ from toolkit.output.provenance import versions
 from toolkit.output.run_folder import explain_disk_errors
 from toolkit.predict.models import Trained, find_model, load_predictor
 from toolkit.predict.parts import Parts
-from toolkit.predict.rows import ROWS_AT_ONCE, WRITTEN, InputFile, first_columns, writing_rows
+from toolkit.predict.rows import ROWS_AT_ONCE, WRITTEN, InputFile, Seen, images_in, look_at, writing_rows
 from toolkit.predictor import Predictor, Request
 from toolkit.run import ending_together
 
@@ -62,7 +64,10 @@ def predict(wish: Wish) -> None:
     Raises:
         UserError: the model or the file is not to be had, they do not fit each other, or the output can't be written.
     """
-    runtime = start_runtime(Config(threads=wish.threads))
+    config = Config(threads=wish.threads)
+    if problems := list(config.problems()):
+        raise UserError(*(f"--{problem}" for problem in problems))
+    runtime = start_runtime(config)
     console = Console(runtime.is_main)
     with ending_together(runtime):
         if runtime.strategy.sharded:
@@ -73,15 +78,15 @@ def predict(wish: Wish) -> None:
         runtime.on_main(lambda: check_output(wish))
         trained = runtime.together(lambda: find_model(wish.model, wish.dtype))
         file = InputFile(wish.file, wish.header)
-        columns = runtime.together(lambda: first_columns(file))
+        runtime.phase("reading the file", patient=True)
+        seen = runtime.on_main(lambda: look_at(file, wish.output.suffix.lower()))
+        columns, rows = seen.columns, seen.rows
         request = Request(columns, wish.columns, trained.columns, trained.settings, wish.scores, wish.tokens)
         predictor = runtime.together(lambda: load_predictor(trained, request, wish.file))
         runtime.on_main(lambda: check_names(columns, predictor, wish.columns))
         parts = Parts(wish.output)
-        runtime.phase("counting rows", patient=True)
-        rows = runtime.on_main(lambda: sum(map(len, file.blocks())))
         blocks = -(-rows // ROWS_AT_ONCE)
-        there = runtime.on_main(lambda: parts.begin(made_of(wish, trained, request), wish.overwrite))
+        there = runtime.on_main(lambda: parts.begin(made_of(wish, trained, runtime), wish.overwrite))
         console.summary(
             "toolkit predict",
             {
@@ -93,11 +98,11 @@ def predict(wish: Wish) -> None:
         )
         begun = time.monotonic()
         done = predict_blocks(wish, predictor, file, parts, runtime, Progress(console, rows, there))
-        # Whoever is done waits here for the slowest.
+        runtime.phase("waiting for the other processes", patient=True)
         total = sum(runtime.gather_all(done))
         seconds = time.monotonic() - begun
         runtime.phase("writing the output", patient=True)
-        remarks = runtime.on_main(lambda: write_output(wish, predictor, file, columns, parts))
+        remarks = runtime.on_main(lambda: write_output(wish, predictor, file, seen, parts))
         rate = f", {total / seconds:,.0f} rows/s" if total and seconds > 0 else ""
         console.print(f"predicted {total:,} rows in {clock(seconds)}{rate}")
         for remark in remarks:
@@ -133,11 +138,15 @@ def check_output(wish: Wish) -> None:
 
 
 def check_names(columns: list[str], predictor: Predictor, given: Mapping[str, str]) -> None:
-    """Refuse columns that would be overwritten.
+    """Refuse columns that would be overwritten, and those that are given for nothing.
 
     Raises:
-        UserError: the file has a column that a prediction adds.
+        UserError: the file has a column that a prediction adds, or one was given for a part that there is not.
     """
+    if unknown := [part for part in given if part not in predictor.parts]:
+        near = get_close_matches(unknown[0], predictor.parts, 1)
+        hint = f"did you mean {near[0]}={given[unknown[0]]}?" if near else "leave it out"
+        raise UserError(f"--column gives {unknown[0]}, and this model reads {', '.join(predictor.parts)}; {hint}")
     if taken := [name for name in predictor.adds if name in columns]:
         raise UserError(
             f"the file has the columns {', '.join(map(repr, taken))} already, which the predictions would add; rename "
@@ -145,18 +154,26 @@ def check_names(columns: list[str], predictor: Predictor, given: Mapping[str, st
         )
 
 
-def made_of(wish: Wish, trained: Trained, request: Request) -> dict[str, Any]:
+def made_of(wish: Wish, trained: Trained, runtime: Runtime) -> dict[str, Any]:
     """Return everything that the predictions follow from, for the next start of the same command."""
     file = wish.file
-    content = digest_of_file(file) if file.is_file() else sorted(str(path) for path in file.rglob("*"))
+    content = digest_of_file(file) if file.is_file() else digest_of([stamp(path) for path in images_in(file)])
     return {
         "versions": versions(),
         "model": trained.digests,
         "file": content,
-        "request": [dict(request.given), request.scores, request.tokens, wish.header],
-        "batch": [wish.batch, ROWS_AT_ONCE],
-        "dtype": wish.dtype,
+        "columns": [dict(wish.columns), wish.header],
+        "settings": [wish.scores, wish.tokens, ROWS_AT_ONCE],
+        "precision": [wish.dtype, runtime.precision, runtime.device.type],
+        # Rows that share a batch with others are the same to the last digits alone.
+        "batch": wish.batch,
     }
+
+
+def stamp(path: Path) -> list[Any]:
+    """Return what tells whether a file is another one by now, without reading it."""
+    found = path.stat()
+    return [str(path), found.st_size, found.st_mtime_ns]
 
 
 class Progress:
@@ -197,20 +214,27 @@ def predict_blocks(
         for number, block in enumerate(file.blocks()):
             if number % runtime.size != runtime.rank or parts.has(number):
                 continue
-            runtime.phase(f"predicting block {number:,}")
             encoded = predictor.encode(block)
             found: list[Any] = [None] * len(encoded.samples)
-            for places in batches_of(encoded.lengths, wish.batch):
-                batch = predictor.collate([encoded.samples[place] for place in places])
+            batches = list(batches_of(encoded.lengths, wish.batch))
+            while batches:
+                places = batches.pop(0)
+                # However long a model writes, it does not hang.
+                runtime.phase(f"predicting block {number:,}", patient=True)
                 try:
+                    batch = predictor.collate([encoded.samples[place] for place in places])
                     values = predictor.predict(model, runtime.to_device(batch))
                 except Exception as error:
                     if not lacks_memory(error):
                         raise
-                    raise UserError(
-                        f"{lack_of(error)} for {len(places)} samples of up to {encoded.lengths[places[0]]:,} tokens; "
-                        f"give less than --batch {wish.batch}; the same command then goes on"
-                    ) from None
+                    if len(places) == 1:
+                        raise UserError(
+                            f"{lack_of(error)} for a single sample of {encoded.lengths[places[0]]:,} tokens; take a "
+                            "machine with more, then the same command goes on"
+                        ) from None
+                    half = len(places) // 2
+                    batches[:0] = [places[:half], places[half:]]
+                    continue
                 for place, value in zip(places, values, strict=True):
                     found[place] = value
             predictions = predictor.decode(block, encoded, found)
@@ -227,7 +251,7 @@ def batches_of(lengths: Any, size: int) -> Iterator[list[int]]:
         yield order[start : start + size]
 
 
-def write_output(wish: Wish, predictor: Predictor, file: InputFile, columns: list[str], parts: Parts) -> list[str]:
+def write_output(wish: Wish, predictor: Predictor, file: InputFile, seen: Seen, parts: Parts) -> list[str]:
     """Put the rows of the file and their predictions together, delete the parts, and return what is to be said."""
     ending = wish.output.suffix.lower()
     partial = wish.output.with_name(f"{wish.output.name}.partial")
@@ -235,7 +259,7 @@ def write_output(wish: Wish, predictor: Predictor, file: InputFile, columns: lis
     empty = dict.fromkeys(predictor.adds)
     with (
         explain_disk_errors(wish.output.parent),
-        writing_rows(partial, ending, [*columns, *predictor.adds], file.schema()) as writer,
+        writing_rows(partial, ending, seen, predictor.adds) as writer,
     ):
         for number, block in enumerate(file.blocks()):
             predictions, said = parts.read(number)

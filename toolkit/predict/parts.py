@@ -27,7 +27,7 @@ class Parts:
             UserError: it holds those.
         """
         manifest = self.folder / "manifest.json"
-        if self.folder.is_dir():
+        if manifest.is_file() or any(self.folder.glob("block-*.json")):
             try:
                 before = json.loads(manifest.read_text(encoding="utf-8"))
             except (OSError, ValueError):

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, time
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from toolkit.data.files import READERS, format_of
 from toolkit.data.formats.content import form_of_text, is_parquet, refuse_foreign
-from toolkit.data.formats.csv import open_separated
+from toolkit.data.formats.csv import check_first_line, open_separated
 from toolkit.data.formats.header import Header
-from toolkit.data.formats.json import json_objects
+from toolkit.data.formats.json import HALF, json_objects
 from toolkit.data.formats.text import file_errors, open_text
 from toolkit.errors import UserError
 from toolkit.predictor import Row
@@ -42,14 +42,23 @@ class InputFile:
         Raises:
             UserError: it can't be read.
         """
+        rows = self.rows()
+        while block := list(islice(rows, ROWS_AT_ONCE)):
+            yield block
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of the file.
+
+        Raises:
+            UserError: it can't be read.
+        """
         if self.path.is_dir():
-            rows = ({"image": str(path.relative_to(self.path))} for path in images_in(self.path))
-            yield from blocks_of(rows)
+            yield from ({"image": str(path.relative_to(self.path))} for path in images_in(self.path))
             return
         with file_errors(self.path):
-            yield from self._blocks()
+            yield from self._rows()
 
-    def _blocks(self) -> Iterator[list[dict[str, Any]]]:
+    def _rows(self) -> Iterator[dict[str, Any]]:
         if self.path.stat().st_size == 0:
             raise UserError(f"{self.path} is empty (0 bytes); give a file with rows")
         refuse_foreign(self.path)
@@ -57,23 +66,34 @@ class InputFile:
         match found:
             case "csv" | "tsv":
                 table = open_separated(self.path, found, self.header)
-                yield from blocks_of(dict(zip(table.names, record, strict=True)) for record in table.records())
+                yield from (dict(zip(table.names, record, strict=True)) for record in table.records())
             case "json lines":
                 with open_text(self.path, newline="\n") as file:
-                    yield from blocks_of(row for _, row in json_objects(self.path, file))
+                    yield from (checked_object(self.path, *row) for row in json_objects(self.path, file))
             case "parquet":
-                import pyarrow.parquet as parquet
-
-                for batch in parquet.ParquetFile(self.path).iter_batches(ROWS_AT_ONCE):
-                    yield from blocks_of(iter(batch.to_pylist()))
+                yield from parquet_rows(self.path)
             case "text":
                 with open_text(self.path, newline="\n") as file:
-                    yield from blocks_of({"text": line.rstrip("\r\n") or None} for line in file)
+                    yield from ({"text": line.rstrip("\r\n") or None} for line in file)
             case _:
                 # A list in json, or a CoNLL file: read whole.
-                table = READERS[found](self.path)
-                for batch in table.to_batches(ROWS_AT_ONCE):
-                    yield from blocks_of(iter(batch.to_pylist()))
+                for batch in READERS[found](self.path).to_batches(ROWS_AT_ONCE):
+                    yield from batch.to_pylist()
+
+    def check_header(self) -> None:
+        """Check the first line of a csv or tsv file as a training does, by the rows below it.
+
+        Raises:
+            UserError: it looks like data and was taken for names, or the other way round.
+        """
+        found = format_of(self.path) if self.path.is_file() else None
+        if found not in ("csv", "tsv") or self.path.stat().st_size == 0:
+            return
+        try:
+            with file_errors(self.path):
+                check_first_line(open_separated(self.path, found, self.header), self.header)
+        except UserError as error:
+            raise UserError(*(problem.replace("data.header", "header") for problem in error.problems)) from None
 
     def schema(self) -> Any:
         """Return the types of the columns where the file itself has them, as `pyarrow.Schema`, or else None."""
@@ -96,22 +116,99 @@ def images_in(folder: Path) -> list[Path]:
     return found
 
 
-def blocks_of(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield rows, `ROWS_AT_ONCE` at a time."""
-    while block := list(islice(rows, ROWS_AT_ONCE)):
-        yield block
-
-
-def first_columns(file: InputFile) -> list[str]:
-    """Return the columns of the first rows of a file.
+def checked_object(path: Path, place: str, row: Any) -> dict[str, Any]:
+    """Return what stands in a line of a json lines file.
 
     Raises:
-        UserError: it has no rows.
+        UserError: it is no object, or has half a character.
     """
-    block = next(file.blocks(), None)
-    if block is None:
+    if not isinstance(row, dict):
+        raise UserError(f"{path}, {place}: no object with columns as its keys; give one object a line")
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeError:
+        raise UserError(f"{path}, {place}: a text with {HALF}") from None
+    return row
+
+
+def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a parquet file.
+
+    Raises:
+        UserError: it is none, or not whole.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    try:
+        for batch in parquet.ParquetFile(path).iter_batches(ROWS_AT_ONCE):
+            yield from batch.to_pylist()
+    except pa.ArrowException as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{path} is no readable parquet file ({reason}); write or download it again") from None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a file holds, after one look at all of it."""
+
+    rows: int
+    columns: list[str]
+    schema: Any = None
+    """The types of the columns, as `pyarrow.Schema`, where they are asked for."""
+
+
+def look_at(file: InputFile, ending: str) -> Seen:
+    """Read a file once, before the hours that predictions may take.
+
+    Args:
+        file: the file.
+        ending: of the output, which decides what rows may hold.
+
+    Raises:
+        UserError: it can't be read, has no rows, or the output could not hold what is in it.
+    """
+    file.check_header()
+    columns: dict[str, None] = {}
+    rows, schema = 0, file.schema() if ending == ".parquet" else None
+    infers = ending == ".parquet" and schema is None
+    for block in file.blocks():
+        rows += len(block)
+        for row in block:
+            columns.update(dict.fromkeys(row))
+        if ending != ".parquet" and (name := with_bytes(block[0])) is not None:
+            raise UserError(f"the column {name!r} holds bytes, which only a file that ends with .parquet can keep")
+        if infers:
+            schema = joined_schema(schema, block, list(columns))
+    if not rows:
         raise UserError(f"{file.path} has no rows; give a file with rows")
-    return list(dict.fromkeys(chain.from_iterable(block)))
+    return Seen(rows, list(columns), schema)
+
+
+def with_bytes(row: Row) -> str | None:
+    """Return a column of a row that holds bytes, if there is one."""
+    for name, value in row.items():
+        if isinstance(value, bytes) or (isinstance(value, dict) and isinstance(value.get("bytes"), bytes)):
+            return name
+    return None
+
+
+def joined_schema(known: Any, block: Sequence[Row], columns: Sequence[str]) -> Any:
+    """Return types that fit the rows before, whose are `known`, and those of a block.
+
+    Raises:
+        UserError: there are none.
+    """
+    import pyarrow as pa
+
+    try:
+        own = pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in block]).schema
+        return own if known is None else pa.unify_schemas([known, own], promote_options="permissive")
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise UserError(
+            f"a column holds values of several types ({error}), which parquet can't; give --output a name that ends "
+            "with .jsonl"
+        ) from None
 
 
 class Writer(Protocol):
@@ -135,18 +232,24 @@ class SeparatedWriter:
     """Csv or tsv; what is no text or number is written as JSON."""
 
     def __init__(self, file: IO[str], separator: str, columns: Sequence[str]) -> None:
-        self.writer = csv.DictWriter(file, columns, delimiter=separator, lineterminator="\n")
+        form = {"delimiter": separator, "lineterminator": "\n"}
+        self.writer = csv.DictWriter(file, columns, **form)  # type: ignore[arg-type]
+        self.quoting = csv.DictWriter(file, columns, quoting=csv.QUOTE_ALL, **form)  # type: ignore[arg-type]
         self.writer.writeheader()
 
     def write(self, rows: Sequence[Row]) -> None:
-        self.writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
+        for row in rows:
+            cells = {name: as_cell(value) for name, value in row.items()}
+            # Python quotes no lone carriage return, which ends a row to most readers.
+            returns = any(isinstance(cell, str) and "\r" in cell for cell in cells.values())
+            (self.quoting if returns else self.writer).writerow(cells)
 
 
 class ParquetWriter:
-    """Parquet: the types of the input are kept where it has any, and others are those of the first rows."""
+    """Parquet, with the types of the input."""
 
-    def __init__(self, path: Path, columns: Sequence[str], known: Any) -> None:
-        self.path, self.columns, self.known = path, columns, known
+    def __init__(self, path: Path, adds: Mapping[str, str], known: Any) -> None:
+        self.path, self.adds, self.known = path, adds, known
         self.writer: Any = None
 
     def write(self, rows: Sequence[Row]) -> None:
@@ -154,29 +257,29 @@ class ParquetWriter:
         import pyarrow.parquet as parquet
 
         if self.writer is None:
-            whole = pa.Table.from_pylist([{name: row.get(name) for name in self.columns} for row in rows])
-            kept = {} if self.known is None else {field.name: field.type for field in self.known}
-            # A column that is empty so far may hold texts.
-            types = [
-                (field.name, kept.get(field.name, pa.string() if pa.types.is_null(field.type) else field.type))
-                for field in whole.schema
+            kinds = {"text": pa.string(), "number": pa.float64(), "place": pa.int64()}
+            kinds |= {"texts": pa.list_(pa.string()), "vector": pa.list_(pa.float64())}
+            of_input = [
+                (field.name, pa.string() if pa.types.is_null(field.type) else field.type) for field in self.known
             ]
-            self.writer = parquet.ParquetWriter(self.path, pa.schema(types))
-        try:
-            table = pa.Table.from_pylist([dict(row) for row in rows], self.writer.schema)
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            raise UserError(
-                f"a column changes its type in the middle ({error}), which parquet can't hold; give --output a name "
-                "that ends with .jsonl"
-            ) from None
-        self.writer.write_table(table)
+            made = [(name, kinds.get(kind) or self.scores(name, rows)) for name, kind in self.adds.items()]
+            self.writer = parquet.ParquetWriter(self.path, pa.schema([*of_input, *made]))
+        self.writer.write_table(pa.Table.from_pylist([dict(row) for row in rows], self.writer.schema))
+
+    def scores(self, name: str, rows: Sequence[Row]) -> Any:
+        """Return the type of scores by label, which all rows with a prediction have."""
+        import pyarrow as pa
+
+        labels = next((list(row[name]) for row in rows if row.get(name)), [])
+        return pa.struct([(label, pa.float64()) for label in labels])
 
 
 @contextmanager
-def writing_rows(path: Path, ending: str, columns: Sequence[str], known: Any) -> Iterator[Writer]:
-    """Open a file for rows with these columns; the `ending` says its format, and `known` the types of the input."""
+def writing_rows(path: Path, ending: str, seen: "Seen", adds: Mapping[str, str]) -> Iterator[Writer]:
+    """Open a file for the rows of another one with what predictions add; the `ending` says its format."""
+    columns = [*seen.columns, *adds]
     if ending == ".parquet":
-        writer = ParquetWriter(path, columns, known)
+        writer = ParquetWriter(path, adds, seen.schema)
         yield writer
         if writer.writer is not None:
             writer.writer.close()

@@ -76,6 +76,17 @@ def open_separated(path: Path, kind: str, header: Header = None) -> Separated:
     return Separated(path, separator, quoted, has_names(header), number, first, names)
 
 
+def check_first_line(found: Separated, header: Header) -> None:
+    """Hold the first line of a file against `header`, by the first rows below it; see `check_header`.
+
+    Raises:
+        UserError: it contradicts that.
+    """
+    rows = list(islice(found.records(), LINES_LOOKED_AT))
+    table = _texts(iter(rows if found.named else rows[1:]), found.names)
+    check_header(header, f"{found.path}, line {found.line}", found.first, table)
+
+
 def read_separated(path: Path, kind: str, header: Header = None) -> tuple["pyarrow.Table", str]:
     """Return a csv or tsv as texts, and what the plan should say about how it was read; `header` is data.header."""
     found = open_separated(path, kind, header)

@@ -37,7 +37,8 @@ def predictor(config: ModelConfig, request: Request, folder: Path) -> Predictor:
     model = load_model(config, IMAGE_CLASSIFIER, partial(image_classifier, 0), trained=True)
     return Predictor(
         model.eval(),
-        ["prediction", "score", *(["scores"] if request.scores else [])],
+        {"prediction": "text", "score": "number", **({"scores": "scores"} if request.scores else {})},
+        ("image",),
         partial(encode, column, folder, request.setting("data", "max_pixels", data.max_pixels)),
         partial(collate, preparation, getattr(torch, config.dtype)),
         probabilities,

@@ -59,7 +59,8 @@ def predictor(config: ModelConfig, request: Request) -> Predictor:
     margin = request.setting("data", "no_answer_margin", data.no_answer_margin)
     return Predictor(
         load_model(config, QUESTION_ANSWERER, encoder, vocabulary=len(tokens), trained=True).eval(),
-        ["prediction", "score", "start"],
+        {"prediction": "text", "score": "number", "start": "place"},
+        ("question", "context"),
         partial(encode, tokens, columns, data.window(tokens)),
         pad_windows(tokens),
         lambda model, batch: spans(model, batch, longest),

@@ -34,7 +34,8 @@ def predictor(config: ModelConfig, request: Request) -> Predictor:
     limit = request.setting("data", "max_length", None) or length_limit(tokens)
     return Predictor(
         embedding_model(own, len(tokens), only=True).eval(),
-        ["vector"],
+        {"vector": "vector"},
+        ("text",),
         partial(encoded_texts, tokens, [column], limit),
         partial(pad, fillers=fillers_of(tokens, "texts"), side=tokens.padding_side),
         partial(vectors, pooling),

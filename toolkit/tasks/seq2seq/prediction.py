@@ -9,7 +9,7 @@ from toolkit.data.collate import pad, padding_token
 from toolkit.models.load import SEQ2SEQ_MODEL, load_model
 from toolkit.models.tiny import seq2seq
 from toolkit.models.tokenizer import SEQ2SEQ, tokenizer
-from toolkit.predictor import Encoded, Predictor, Request, Row, encoded_texts
+from toolkit.predictor import Encoded, Predictor, Request, Row, encoded_texts, text_of
 from toolkit.tasks.seq2seq.columns import SOURCE_NAMES, texts_in
 from toolkit.tasks.seq2seq.generation import generated_texts
 from toolkit.tasks.seq2seq.models import longest_text
@@ -36,7 +36,8 @@ def predictor(config: ModelConfig, request: Request) -> Predictor:
         own.max_new_tokens, own.max_length = request.tokens or USUAL_TOKENS, None
     return Predictor(
         model.eval(),
-        ["prediction"],
+        {"prediction": "text"},
+        ("source", "language"),
         partial(encode, tokens, column, language, request.setting("data", "prefix", ""), limit),
         partial(pad, fillers={"input_ids": padding_token(tokens, "texts")}),
         lambda model, batch: generated_texts(model, batch, tokens),
@@ -49,9 +50,9 @@ def encode(
     tokens: Any, column: str, language: str | None, prefix: str, limit: int | None, rows: Sequence[Row]
 ) -> Encoded:
     """Return the token ids of sources; of longer ones the first `limit`."""
-    values = (row.get(column) for row in rows)
-    sources = [value and value.get(language) for value in values] if language else list(values)
-    stripped = [{"source": " ".join(texts_in(source))} for source in sources]
+    values = [row.get(column) for row in rows]
+    sources = [value.get(language) if isinstance(value, dict) else value for value in values]
+    stripped = [{"source": " ".join(texts_in(text_of(source)))} for source in sources]
     return encoded_texts(tokens, ["source"], limit, stripped, prefix)
 
 

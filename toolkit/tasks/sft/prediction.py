@@ -44,12 +44,13 @@ class Asked:
         if self.messages is not None:
             found = messages_of(row.get(self.messages)) if row.get(self.messages) else []
         else:
-            text = text_of(row.get(str(self.prompt)))
-            if text is None:
+            asked = row.get(str(self.prompt))
+            text = None if isinstance(asked, list) else text_of(asked)
+            if text is None and not asked:
                 return None
             if self.context is not None and not is_blank(row.get(self.context)):
                 text = f"{text}\n\n{row[self.context]}"
-            found = [message("user", text)]
+            found = messages_of(asked) if text is None else [message("user", text)]
         if found and found[-1]["role"] == "assistant":
             found = found[:-1]
         if not found:
@@ -80,7 +81,8 @@ def predictor(config: ModelConfig, request: Request) -> Predictor:
     columns = ", ".join(repr(name) for name in (asked.messages, asked.system, asked.prompt, asked.context) if name)
     return Predictor(
         model.eval(),
-        ["prediction"],
+        {"prediction": "text"},
+        ("messages", "prompt", "context", "system") if template else ("text",),
         partial(encode, tokens, template, asked, None if limit is None else limit - 1),
         lambda samples: pad(samples, {"input_ids": 0}),
         partial(replies, tokens, stops, room, limit),

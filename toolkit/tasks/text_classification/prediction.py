@@ -44,6 +44,7 @@ def predictor(config: ModelConfig, request: Request) -> Predictor:
     return Predictor(
         model.eval(),
         adds(kind, request.scores),
+        ("text", "text_pair"),
         partial(encoded_texts, tokens, columns, limit),
         lambda samples: pad(samples, fillers, tokens.padding_side),
         partial(probabilities, kind),
@@ -70,11 +71,14 @@ def text_columns(request: Request) -> list[str]:
     return [request.column("text", TEXT_NAMES)]
 
 
-def adds(kind: str, scores: bool) -> list[str]:
-    """Return the columns of a prediction."""
-    if kind == "regression":
-        return ["prediction"]
-    return ["prediction", *(["score"] if kind == "single" else []), *(["scores"] if scores or kind == "multi" else [])]
+def adds(kind: str, scores: bool) -> dict[str, str]:
+    """Return the columns of a prediction, and what is in them."""
+    match kind:
+        case "regression":
+            return {"prediction": "number"}
+        case "multi":
+            return {"prediction": "texts", "scores": "scores"}
+    return {"prediction": "text", "score": "number", **({"scores": "scores"} if scores else {})}
 
 
 def probabilities(kind: str, model: torch.nn.Module, batch: Batch) -> list[list[float]]:

@@ -1,6 +1,8 @@
 """Tags for words without any."""
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -41,7 +43,8 @@ def predictor(config: ModelConfig, request: Request) -> Predictor:
     unknown = OUTSIDE if OUTSIDE in labels else request.settings.get("commonest_tag")
     return Predictor(
         load_model(config, TOKEN_CLASSIFIER, encoder, vocabulary=len(tokens), trained=True).eval(),
-        ["prediction", "score"],
+        {"prediction": "texts", "score": "number"},
+        ("tokens",),
         partial(encode, tokens, column, *sizes),
         partial(pad, fillers={**fillers_of(tokens, "sentences"), "word": -1}, side=tokens.padding_side),
         tags,
@@ -51,10 +54,14 @@ def predictor(config: ModelConfig, request: Request) -> Predictor:
 
 
 def words_of(value: Any) -> list[str]:
-    """Return the words of a cell; a text is split at its white space."""
-    if value is None:
-        return []
-    return value.split() if isinstance(value, str) else [str(word) for word in value if word is not None]
+    """Return the words of a cell, none where one of them is null; a text is a list in JSON, or is split at its white
+    space."""
+    if isinstance(value, str) and value[:1] == "[" and value[-1:] == "]":
+        with suppress(ValueError):
+            value = json.loads(value)
+    if isinstance(value, list):
+        return [] if any(word is None for word in value) else [str(word) for word in value]
+    return [] if value is None else str(value).split()
 
 
 def encode(tokens: Any, column: str, max_length: int, overlap: int, rows: Sequence[Row]) -> Encoded:
@@ -64,7 +71,7 @@ def encode(tokens: Any, column: str, max_length: int, overlap: int, rows: Sequen
     asked = [place for place, words in enumerate(sentences) if words]
     remarks: dict[str, list[int]] = {}
     if len(asked) < len(rows):
-        remarks[f"without a word: {EMPTY}"] = sorted(set(range(len(rows))) - set(asked))
+        remarks[f"without words, or with one that is null: {EMPTY}"] = sorted(set(range(len(rows))) - set(asked))
     samples: list[Any] = []
     owners: list[int] = []
     found = tokens_of_words(tokens, [sentences[place] for place in asked]) if asked else ()
@@ -97,10 +104,14 @@ def decode(
 ) -> Mapping[int, Mapping[str, Any]]:
     """Return the tag of each word, and how probable the least probable one is."""
     made: dict[int, dict[str, Any]] = {}
+    for place, row in enumerate(rows):
+        # A sentence that the tokenizer makes nothing of has no window.
+        if words := words_of(row.get(column)):
+            made[place] = {"prediction": [unknown] * len(words), "score": None}
     for place, (numbers, best, sure) in zip(encoded.owners, found, strict=True):
-        words = words_of(rows[place].get(column))
-        row = made.setdefault(place, {"prediction": [unknown] * len(words), "score": 1.0})
+        row = made[place]
         for number, tag in zip(numbers, best, strict=True):
             row["prediction"][int(number)] = labels[int(tag)]
-        row["score"] = rounded(min(row["score"], float(np.min(sure))))
+        least = float(np.min(sure))
+        row["score"] = rounded(least if row["score"] is None else min(row["score"], least))
     return made
