@@ -121,6 +121,10 @@ def check_record(
         patience, waited = flatten(config).get("evaluate.patience"), record.get("since_best")
         if step != total and not (is_count(patience) and is_count(waited) and waited >= patience):
             problems.append(f"it says finished, at step {show(step)} of {show(total)}")
+        if ledger.rows and ledger.rows[-1].step != step:
+            problems.append(
+                f"it says finished, at step {show(step)}, and the ledger ends with {show(ledger.last.get('step'))}"
+            )
         noted = record.get("exported")
         exported = noted.get("step") if isinstance(noted, Mapping) else step
         metrics = record.get("metrics")
