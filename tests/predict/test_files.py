@@ -196,8 +196,10 @@ def test_rows_that_differ(run: Path, tmp_path: Path) -> None:
     given = [{"text": None, "n": 1}] * ROWS_AT_ONCE + [{"text": "one", "more": 2.5}]
     file = write_lines(tmp_path / "in.jsonl", given)
     for ending in ("csv", "parquet", "jsonl"):
-        predict(run, file, tmp_path / f"out.{ending}").done()
+        predict(run, file, tmp_path / f"out.{ending}", "--scores").done()
         found = read(tmp_path / f"out.{ending}")
+        scores = found[-1]["scores"]
+        assert set(json.loads(scores) if ending == "csv" else scores) == {"a", "b"}
         assert [row.get("n") or None for row in found] == [
             str(row["n"]) if ending == "csv" and "n" in row else row.get("n") for row in given
         ]

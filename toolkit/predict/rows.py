@@ -251,8 +251,17 @@ class ParquetWriter:
     def __init__(self, path: Path, adds: Mapping[str, str], known: Any) -> None:
         self.path, self.adds, self.known = path, adds, known
         self.writer: Any = None
+        self.waiting: list[Row] = []
+        """The rows before the first one whose scores say what labels there are."""
 
     def write(self, rows: Sequence[Row]) -> None:
+        self.waiting += rows
+        scored = [name for name, kind in self.adds.items() if kind == "scores"]
+        if all(any(row.get(name) for row in self.waiting) for name in scored) or self.writer is not None:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that wait."""
         import pyarrow as pa
         import pyarrow.parquet as parquet
 
@@ -262,16 +271,18 @@ class ParquetWriter:
             of_input = [
                 (field.name, pa.string() if pa.types.is_null(field.type) else field.type) for field in self.known
             ]
-            made = [(name, kinds.get(kind) or self.scores(name, rows)) for name, kind in self.adds.items()]
+            made = [(name, kinds.get(kind) or self.scores(name)) for name, kind in self.adds.items()]
             self.writer = parquet.ParquetWriter(self.path, pa.schema([*of_input, *made]))
-        self.writer.write_table(pa.Table.from_pylist([dict(row) for row in rows], self.writer.schema))
+        if self.waiting:
+            self.writer.write_table(pa.Table.from_pylist([dict(row) for row in self.waiting], self.writer.schema))
+        self.waiting = []
 
-    def scores(self, name: str, rows: Sequence[Row]) -> Any:
+    def scores(self, name: str) -> Any:
         """Return the type of scores by label, which all rows with a prediction have."""
         import pyarrow as pa
 
-        labels = next((list(row[name]) for row in rows if row.get(name)), [])
-        return pa.struct([(label, pa.float64()) for label in labels])
+        labels = next((list(row[name]) for row in self.waiting if row.get(name)), None)
+        return pa.string() if labels is None else pa.struct([(label, pa.float64()) for label in labels])
 
 
 @contextmanager
@@ -281,8 +292,8 @@ def writing_rows(path: Path, ending: str, seen: "Seen", adds: Mapping[str, str])
     if ending == ".parquet":
         writer = ParquetWriter(path, adds, seen.schema)
         yield writer
-        if writer.writer is not None:
-            writer.writer.close()
+        writer.flush()
+        writer.writer.close()
         return
     with path.open("w", encoding="utf-8", newline="") as file:
         if ending in (".csv", ".tsv"):
