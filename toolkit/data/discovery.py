@@ -20,6 +20,8 @@ TEST = ("test", "testing")
 DESCRIPTIONS = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 """Files that describe the data next to them, in folders that `datasets` wrote."""
 
+IMAGES = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"}
+
 
 @dataclass(frozen=True)
 class Found:
@@ -130,7 +132,9 @@ def data_files(folder: Path) -> list[Path]:
     # A text next to data is a note on it.
     files = [path for path in files if format_of(path) != "text"] or files
     if not files:
-        raise UserError(f"the folder {folder} has no data files; read are {ENDINGS}")
+        image = next((path for path in folder.rglob("*") if path.suffix.lower() in IMAGES), None)
+        hint = f"; it has images, which recipes/classify_images.py takes with --data.name {folder}" if image else ""
+        raise UserError(f"the folder {folder} has no data files; read are {ENDINGS}{hint}")
     return files
 
 

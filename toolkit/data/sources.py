@@ -13,6 +13,7 @@ from toolkit.data.discovery import (
     find_files,
     for_both,
     listing,
+    is_file,
     near,
     one_format,
     path_of,
@@ -71,6 +72,7 @@ def read_splits(
         options.no_header_in(f"{name} is a data set of the hub")
         return Splits(*hub_splits(name, config, train, evaluate))
     if place.is_dir():
+        _check_is_data("data.name", place)
         return _from_folder(place, config, train, evaluate, options)
     if config or train:
         field, value = ("data.train", train) if train else ("data.config", config)
@@ -96,6 +98,8 @@ def _from_paths(config: str | None, train: str | None, evaluate: str | None, opt
         raise UserError("data.name and data.train are both null; give a file, a folder or a hub id with one of them")
     if config:
         raise UserError(f"data.config is {config!r}, but data.train is a path of its own; leave data.config out")
+    for field, given in (("data.train", train), ("data.eval", evaluate)):
+        _check_is_data(field, path_of(given or ""))
     if evaluate is None and _exists(path_of(train)) and path_of(train).is_dir():
         return _from_folder(path_of(train), None, None, None, options)
     to_train, to_evaluate = for_both(lambda field, given: _files(field, given) if given else [], train, evaluate)
@@ -132,6 +136,17 @@ def _read(found: Found, options: FileOptions) -> Splits:
     origin = found.origin + (f" ({note})" if note else "")
     files = tuple(file for group in groups for path in group for file in _files_in(path))
     return Splits(rows[0], rows[1] if len(rows) > 1 else None, origin, files)
+
+
+def _check_is_data(field: str, place: Path) -> None:
+    """Refuse a folder that is known to hold something else than data.
+
+    Raises:
+        UserError: it is that of a run, or of a model.
+    """
+    for file, what in (("run.json", "the folder of a run"), ("config.json", "the folder of a model")):
+        if is_file(place / file) and not is_saved(place):
+            raise UserError(f"{field} is {str(place)!r}, {what}, and not of data; give the file or folder of the rows")
 
 
 def _files_in(place: Path) -> list[Path]:
@@ -177,6 +192,14 @@ def _missing(field: str, given: str) -> str:
     if "://" in given:
         return f"{field} is {given!r}; addresses are not read: download it and give the file, or give a hub id"
     place = path_of(given)
+    if place.is_symlink():
+        return f"{field} is {given!r}, a link to {place.readlink()}, which does not exist; mend the link"
+    several = [part.strip() for part in given.strip("[]() ").split(",")]
+    if len(several) > 1 and all(_exists(path_of(part)) for part in several):
+        return (
+            f"{field} is {given!r}, several names; give one: a folder with these files, or a pattern, such as "
+            f"--{field} '*{Path(several[0]).suffix}'"
+        )
     try:
         # Hidden ones are meant only by who names one.
         names = [path.name for path in place.parent.iterdir() if place.name[:1] == "." or path.name[0] != "."]
