@@ -84,10 +84,12 @@ def typed(line: str) -> Typed:
 class CommandServer:
     """The server as those who use it see it: a context in which commands can be run."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], light: bool = False) -> None:
+        """Start the server; a light one has loaded no more than what looks at settings, and copies itself faster."""
         self.environment = dict(environment)
+        command = [sys.executable, __file__, *(["light"] if light else [])]
         self.process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.environment
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.environment
         )
 
     def __enter__(self) -> "CommandServer":
@@ -139,7 +141,7 @@ def serve() -> None:
     """Answer each line of stdin, a command, by a line about how it ended."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    load()
+    load(light=sys.argv[1:] == ["light"])
     for line in sys.stdin:
         began = time.monotonic()
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
@@ -158,9 +160,22 @@ def serve() -> None:
         print(json.dumps(ended), file=answers, flush=True)
 
 
-def load() -> None:
+def load(light: bool) -> None:
     """Load what commands load, and leave the garbage collector nothing to look at."""
     import gc
+
+    import toolkit.recipe_command
+
+    if not light:
+        load_everything()
+    # What libraries do at the end of a process costs more than to start it; what a command adds is still done.
+    atexit._clear()
+    gc.collect()
+    gc.freeze()
+
+
+def load_everything() -> None:
+    """Load all of the toolkit, and what it loads late."""
     import importlib
     import pkgutil
 
@@ -177,8 +192,6 @@ def load() -> None:
         getattr(transformers, name)
     assert datasets
     assert sklearn
-    gc.collect()
-    gc.freeze()
 
 
 def wait(child: int) -> int:

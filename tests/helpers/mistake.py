@@ -1,14 +1,14 @@
 """A mistake that people make: the command as they type it, what they are told, and the command that they type then."""
 
+import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 from command_server import Ended
-from trial import state_of
 
 SHORT = "--threads 1 --epochs null --steps 1 --batch.size 8"
 """What makes a run short, where the command itself says nothing of its length."""
@@ -52,21 +52,14 @@ class Mistake:
         return f"{command} {self.proof}".strip() if "recipes/" in command else command
 
     @property
-    def changes_nothing(self) -> bool:
-        """Whether neither of the commands may write anything."""
-        return self.proof == PRINTED and not self.before
+    def is_about_settings(self) -> bool:
+        """Whether neither of the commands comes further than to its settings."""
+        return self.proof == PRINTED
 
-    def prepared(self, folder: Path, place: Path) -> Path:
-        """Return a copy of the user's folder in which everything was done that comes before the command.
-
-        It is the folder itself if nothing may be written there.
-        """
-        if self.changes_nothing:
-            return folder
-        shutil.copytree(folder, place, symlinks=True)
+    def prepare(self, folder: Path) -> None:
+        """Do in the user's folder what comes before the command."""
         if self.before:
-            subprocess.run(["bash", "-euc", self.before], cwd=place, check=True)
-        return place
+            subprocess.run(["bash", "-euc", self.before], cwd=folder, check=True)
 
     def check_message(self, ended: Ended) -> None:
         """Check exit code and message, and that there is nothing else on stderr."""
@@ -80,6 +73,16 @@ class Mistake:
         assert said, ended.errors
         for part in (*self.says, *(new.strip() for new in self.mend.values())):
             assert part in said[3], said[3]
+
+
+def state_of(folder: Path) -> dict[str, tuple[str, int]]:
+    """Return hash and time of every file below a folder, also of those that may not be read."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            content = sha256(path.read_bytes()).hexdigest() if os.access(path, os.R_OK) else ""
+            found[str(path.relative_to(folder))] = (content, path.stat().st_mtime_ns)
+    return found
 
 
 def check_untouched(before: Mapping[str, tuple[str, int]], folder: Path) -> None:

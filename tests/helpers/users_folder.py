@@ -3,7 +3,8 @@
     python tests/helpers/users_folder.py FOLDER
 
 makes it: `recipes/` and `accelerate_configs/` as in a clone, some data for each recipe, `models/`, and in `runs/` a
-finished classifier (`reviews`), one that was stopped (`stopped`), and a finished tagger and chat model (`tags`, `talk`).
+finished classifier (`reviews`), one that was
+stopped (`stopped`), and a finished tagger and chat model (`tags`, `talk`).
 """
 
 import json
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five", "six", "seven"]
 CLASSES = ["bad", "good", "mixed"]
 # Six steps of small batches, on one thread, and no evaluation data but what is held out.
-SHORT = "--threads 1 --epochs null --steps 6 --batch.size 8".split()
+SHORT = ["--threads", "1", "--epochs", "null", "--steps", "6", "--batch.size", "8"]
 RUNS = {
     "reviews": "classify.py --data.train reviews.csv --model.name models/encoder --checkpoint.every 3",
     "tags": "tag.py --data.train words.conll --model.name models/encoder",

@@ -6,7 +6,9 @@ The tables are beside this file; CONTRIBUTING.md says how to add a row.
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import mistakes_in_commands
@@ -17,8 +19,7 @@ import mistakes_in_settings
 import pytest
 from command_server import CommandServer, run_here
 from launching import ROOT, clean_environment
-from mistake import Mistake, check_untouched
-from trial import state_of
+from mistake import Mistake, check_untouched, state_of
 from users_folder import RUNS, SHORT, STOPPED
 
 TABLES = (
@@ -45,7 +46,40 @@ def server() -> Iterator[CommandServer]:
 
 
 @pytest.fixture(scope="module")
-def folder(server: CommandServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def light_server() -> Iterator[CommandServer]:
+    """The process that starts commands which come no further than to their settings."""
+    with CommandServer(environment(), light=True) as server:
+        yield server
+
+
+class Folder:
+    """The folder in which mistakes are made; runs remember its path, so it is always the same one."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.kept = place.with_name("kept")
+        shutil.copytree(place, self.kept, symlinks=True)
+        self.state = state_of(place)
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Have the folder be what it was, after this block."""
+        try:
+            yield
+        finally:
+            if state_of(self.place) != self.state or names_in(self.place) != names_in(self.kept):
+                subprocess.run(["chmod", "-R", "u+rwX", self.place], check=True)
+                shutil.rmtree(self.place)
+                shutil.copytree(self.kept, self.place, symlinks=True)
+
+
+def names_in(folder: Path) -> set[str]:
+    """Return the names in a folder: of empty folders and of links too."""
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def folder(server: CommandServer, tmp_path_factory: pytest.TempPathFactory) -> Folder:
     """The folder in which mistakes are made, as it is before."""
     place = tmp_path_factory.mktemp("user") / "work"
     maker = ROOT / "tests" / "helpers" / "users_folder.py"
@@ -58,26 +92,22 @@ def folder(server: CommandServer, tmp_path_factory: pytest.TempPathFactory) -> P
     for command in commands:
         ended = server.run(command, place)
         assert ended.code == (75 if " stop " in command else 0), ended.errors
-    return place
+    return Folder(place)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=[f"{row.before} {row.command}".strip() for row in MISTAKES])
-def test_mistake(mistake: Mistake, server: CommandServer, folder: Path, tmp_path: Path) -> None:
-    place = mistake.prepared(folder, tmp_path / "work")
-    before = state_of(place)
-    if mistake.launched:
-        ended = run_here(mistake.command, place, environment())
-    else:
-        ended = server.run(mistake.command, place)
-    mistake.check_message(ended)
-    check_untouched(before, place)
-    if mistake.mended is not None:
-        then = server.run(mistake.mended, place)
-        assert then.code == mistake.outcome, (mistake.mended, then.errors or then.output)
-    if mistake.changes_nothing:
-        assert state_of(place) == before
-    else:
-        shutil.rmtree(place)
+def test_mistake(mistake: Mistake, server: CommandServer, light_server: CommandServer, folder: Folder) -> None:
+    place = folder.place
+    start = light_server.run if mistake.is_about_settings else server.run
+    with folder.restored():
+        mistake.prepare(place)
+        before = state_of(place)
+        ended = run_here(mistake.command, place, environment()) if mistake.launched else start(mistake.command, place)
+        mistake.check_message(ended)
+        check_untouched(before, place)
+        if mistake.mended is not None:
+            then = start(mistake.mended, place)
+            assert then.code == mistake.outcome, (mistake.mended, then.errors or then.output)
 
 
 def test_they_are_many_and_over_all_recipes_and_commands() -> None:

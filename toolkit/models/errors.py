@@ -96,7 +96,7 @@ def cannot_load(part: str, config: ModelConfig, error: Exception) -> str:
     """Say why a part of a model could not be loaded, and what to do."""
     name = str(config.name)
     folder = Path(name)
-    if (hint := misplaced(folder)) is not None:
+    if (hint := misplaced(folder)) is not None or (not folder.is_dir() and (hint := no_such_model(name)) is not None):
         return hint
     if folder.is_dir():
         files = sorted(entry.name for entry in folder.iterdir())

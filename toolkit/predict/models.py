@@ -10,8 +10,8 @@ from toolkit.checkpoint.format import digest_of_file
 from toolkit.config.model import Dtype, ModelConfig
 from toolkit.config.yaml import read_yaml
 from toolkit.errors import UserError
-from toolkit.models.export import NOTE
 from toolkit.models.errors import may_not_be_an_id, model_folders, nearest_folder
+from toolkit.models.export import NOTE
 from toolkit.models.load import model_settings
 from toolkit.output.nearby_runs import listed, runs_in
 from toolkit.output.run_folder import read_record
