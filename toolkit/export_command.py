@@ -119,8 +119,8 @@ def chosen_checkpoint(folder: RunFolder, config: Config, step: int | None) -> St
     listed = ", ".join(f"{number:,}" for number in reversed(steps))
     if not steps:
         raise UserError(
-            f"{shown(folder.path)} has no checkpoint (checkpoint.keep 0 keeps none of a finished run); there is nothing to "
-            "export"
+            f"{shown(folder.path)} has no checkpoint (checkpoint.keep 0 keeps none of a finished run); there is "
+            "nothing to export"
         )
     if step is None:
         rows = read_ledger(folder.ledger_file) if folder.ledger_file.is_file() else iter(())

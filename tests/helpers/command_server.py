@@ -84,12 +84,10 @@ def typed(line: str) -> Typed:
 class CommandServer:
     """The server as those who use it see it: a context in which commands can be run."""
 
-    def __init__(self, environment: Mapping[str, str], light: bool = False) -> None:
-        """Start the server; a light one has loaded no more than what looks at settings, and copies itself faster."""
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = dict(environment)
-        command = [sys.executable, __file__, *(["light"] if light else [])]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.environment
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.environment
         )
 
     def __enter__(self) -> "CommandServer":
@@ -141,7 +139,7 @@ def serve() -> None:
     """Answer each line of stdin, a command, by a line about how it ended."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    load(light=sys.argv[1:] == ["light"])
+    load()
     for line in sys.stdin:
         began = time.monotonic()
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
@@ -158,24 +156,12 @@ def serve() -> None:
                 texts.append(file.read().decode("utf-8", "backslashreplace"))
         ended = {"code": code, "output": texts[0], "errors": texts[1], "seconds": time.monotonic() - began}
         print(json.dumps(ended), file=answers, flush=True)
+    os._exit(0)  # what libraries do at the end of a process was cleared
 
 
-def load(light: bool) -> None:
+def load() -> None:
     """Load what commands load, and leave the garbage collector nothing to look at."""
     import gc
-
-    import toolkit.recipe_command
-
-    if not light:
-        load_everything()
-    # What libraries do at the end of a process costs more than to start it; what a command adds is still done.
-    atexit._clear()
-    gc.collect()
-    gc.freeze()
-
-
-def load_everything() -> None:
-    """Load all of the toolkit, and what it loads late."""
     import importlib
     import pkgutil
 
@@ -192,6 +178,10 @@ def load_everything() -> None:
         getattr(transformers, name)
     assert datasets
     assert sklearn
+    # What libraries do at the end of a process costs more than to start it; what a command adds is still done.
+    atexit._clear()
+    gc.collect()
+    gc.freeze()
 
 
 def wait(child: int) -> int:

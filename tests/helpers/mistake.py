@@ -51,11 +51,6 @@ class Mistake:
             command = command.replace(old, new) if old else f"{command} {new}"
         return f"{command} {self.proof}".strip() if "recipes/" in command else command
 
-    @property
-    def is_about_settings(self) -> bool:
-        """Whether neither of the commands comes further than to its settings."""
-        return self.proof == PRINTED
-
     def prepare(self, folder: Path) -> None:
         """Do in the user's folder what comes before the command."""
         if self.before:

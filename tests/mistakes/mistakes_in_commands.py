@@ -4,8 +4,8 @@ from mistake import Mistake
 
 PREDICT = "toolkit predict runs/reviews unlabelled.csv"
 RUN = (
-    "python recipes/classify.py --data.train reviews.csv --model.name models/encoder --threads 1 --epochs null --steps 6 "
-    "--batch.size 8 --checkpoint.every 3 --output runs/reviews"
+    "python recipes/classify.py --data.train reviews.csv --model.name models/encoder --threads 1 --epochs null "
+    "--steps 6 --batch.size 8 --checkpoint.every 3 --output runs/reviews"
 )
 
 

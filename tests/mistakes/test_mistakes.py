@@ -45,13 +45,6 @@ def server() -> Iterator[CommandServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def light_server() -> Iterator[CommandServer]:
-    """The process that starts commands which come no further than to their settings."""
-    with CommandServer(environment(), light=True) as server:
-        yield server
-
-
 class Folder:
     """The folder in which mistakes are made; runs remember its path, so it is always the same one."""
 
@@ -96,17 +89,18 @@ def folder(server: CommandServer, tmp_path_factory: pytest.TempPathFactory) -> F
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=[f"{row.before} {row.command}".strip() for row in MISTAKES])
-def test_mistake(mistake: Mistake, server: CommandServer, light_server: CommandServer, folder: Folder) -> None:
+def test_mistake(mistake: Mistake, server: CommandServer, folder: Folder) -> None:
     place = folder.place
-    start = light_server.run if mistake.is_about_settings else server.run
     with folder.restored():
         mistake.prepare(place)
         before = state_of(place)
-        ended = run_here(mistake.command, place, environment()) if mistake.launched else start(mistake.command, place)
+        ended = (
+            run_here(mistake.command, place, environment()) if mistake.launched else server.run(mistake.command, place)
+        )
         mistake.check_message(ended)
         check_untouched(before, place)
         if mistake.mended is not None:
-            then = start(mistake.mended, place)
+            then = server.run(mistake.mended, place)
             assert then.code == mistake.outcome, (mistake.mended, then.errors or then.output)
 
 

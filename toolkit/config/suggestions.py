@@ -39,8 +39,8 @@ CALLED_ELSEWHERE = {
     "checkpoint.keep": "save_total_limit save_top_k",
     "data.block": "block_size max_seq_length max_seq_len max_length",
     "data.config": "dataset_config_name dataset_config",
-    "data.eval": "validation_file eval_file test_file val_file validation_data eval_dataset validation valid val test dev "
-    "eval validation_dir",
+    "data.eval": "validation_file eval_file test_file val_file validation_data eval_dataset validation valid val test "
+    "dev eval validation_dir",
     "data.held_out": "validation_split_percentage validation_split val_size val_set_size test_size",
     "data.label": "label_column label_column_name",
     "data.mask": "mlm_probability",
