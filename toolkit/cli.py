@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pipes.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = CommandParser(prog="toolkit", description="Look after runs of finetune-toolkit.")
-    parser.add_argument("--version", action="version", version=f"finetune-toolkit {version('finetune-toolkit')}")
+    parser.add_argument("--version", action="version", version=f"finetune-toolkit {own_version()}")
     commands = parser.add_subparsers(required=True, metavar="{status,verify,compare,export,predict,chat}")
     add_status(commands)
     add_verify(commands)
@@ -48,6 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "\n".join(["toolkit can't go on:", *(f"  - {problem}" for problem in error.problems)]), sys.stderr
         )
         return USER_CAN_FIX
+
+
+def own_version() -> str:
+    """Return the version of the toolkit, as far as it is known: it may be used without being installed."""
+    try:
+        return version("finetune-toolkit")
+    except PackageNotFoundError:
+        return "(not installed)"
 
 
 def arguments_of(parser: CommandParser, commands: Mapping[str, CommandParser], words: list[str]) -> argparse.Namespace:

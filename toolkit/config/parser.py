@@ -14,7 +14,7 @@ from typing import Any
 
 from toolkit.config.help import help_parser
 from toolkit.config.schema import AnyConfig, Config, leaves
-from toolkit.config.stray_words import LONG_DASHES, split_value, stray_word
+from toolkit.config.stray_words import has_long_dash, split_value, stray_word
 from toolkit.config.suggestions import is_called_elsewhere, nearest, show, suggestion
 from toolkit.config.values import NotFiniteError, allowed, as_type, remedy, takes
 from toolkit.config.yaml import entries, is_number, read_text, read_yaml, to_yaml
@@ -104,7 +104,7 @@ class Settings:
             value = text if equals else None
             if not looks_like_flag(token):
                 self.problems.append(stray_word(token, self.known, arguments))
-                if token[:1] in LONG_DASHES and rest and not looks_like_flag(rest[0]):
+                if has_long_dash(token) and rest and not looks_like_flag(rest[0]):
                     rest.pop(0)
                 continue
             if name == "print_config" and value is None:

@@ -33,7 +33,20 @@ def split_value(name: str, known: Mapping[str, Any], words: Sequence[str]) -> st
 
 def stands_alone(word: str) -> bool:
     """Return whether a word is something of its own: a file, a setting, or a flag with a long dash."""
-    return "=" in word or word == "help" or word[0] in LONG_DASHES or Path(word).exists()
+    return "=" in word or word == "help" or has_long_dash(word) or exists(word)
+
+
+def has_long_dash(word: str) -> bool:
+    """Return whether a word begins with what was to be the hyphens of a flag."""
+    return bool(word) and word[0] in LONG_DASHES
+
+
+def exists(word: str) -> bool:
+    """Return whether there is a file or folder of this name."""
+    try:
+        return bool(word) and Path(word).exists()
+    except (OSError, ValueError):  # no name for a file
+        return False
 
 
 def stray_word(word: str, known: Mapping[str, Any], given: Sequence[str]) -> str:
@@ -44,7 +57,7 @@ def stray_word(word: str, known: Mapping[str, Any], given: Sequence[str]) -> str
         known: the type of each setting, by its dotted key.
         given: all words of the command.
     """
-    if word[:1] and word[0] in LONG_DASHES:
+    if has_long_dash(word):
         name = word.lstrip(LONG_DASHES)
         meant = nearest(name, known)
         hint = f"; did you mean --{meant[0]}?" if name and meant else ""
@@ -54,7 +67,7 @@ def stray_word(word: str, known: Mapping[str, Any], given: Sequence[str]) -> str
         return f"{show(word)} is not a flag; did you mean --{meant[0]} {value}?"
     if word == "help":
         return "help is not a flag; did you mean --help?"
-    if Path(word).exists():
+    if exists(word):
         for name in ("data.train", "data.eval"):
             if name in known and not any(each.startswith(f"--{name}") for each in given):
                 return f"{show(word)} is not a flag; did you mean --{name} {word}?"
