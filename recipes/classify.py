@@ -21,13 +21,15 @@ from functools import partial
 from toolkit import Config, Task, fine_tune
 from toolkit.config.loss import LossConfig
 from toolkit.config.model import ModelConfig
+from toolkit.label_metrics import Thresholds
 from toolkit.losses import class_probabilities, logits_of
 from toolkit.metrics import class_metrics, correlation, multilabel_f1, positive_class, regression_errors
-from toolkit.models.export import pretrained_folder
+from toolkit.models.export import pretrained_folder, saved_thresholds
 from toolkit.models.heads import read_for_head, saved_labels, sequence_classifier
 from toolkit.models.tokenizer import tokenizer
 from toolkit.task import Metric
 from toolkit.tasks.text_classification.data import LabelledTexts
+from toolkit.tasks.text_classification.metrics import named_metrics
 from toolkit.tasks.text_classification.texts import pad_texts
 
 import torch
@@ -51,14 +53,21 @@ class Kind:
 
     decide: Callable[[torch.Tensor], torch.Tensor]
     metrics: Callable[[list[str]], list[Metric]]
+    probabilities: Callable[[torch.Tensor], torch.Tensor] | None = None
     scores: Callable[[list[str], torch.Tensor], list[dict[str, float]]] | None = None
 
 
 KINDS = {
-    "single": Kind(lambda logits: logits.argmax(-1), class_metrics, class_probabilities),
+    "single": Kind(
+        lambda logits: logits.argmax(-1),
+        class_metrics,
+        lambda logits: logits.softmax(-1),
+        class_probabilities,
+    ),
     "multi": Kind(
         lambda logits: (logits > 0).long(),
         lambda labels: [multilabel_f1],
+        torch.sigmoid,
         partial(class_probabilities, several=True),
     ),
     "regression": Kind(lambda logits: logits.squeeze(-1), lambda labels: [regression_errors, correlation]),
@@ -70,6 +79,8 @@ def task(config: Classify) -> Task:
     texts = read_for_head(config.data, saved_labels(config.model), trained=only)
     kind, loss = KINDS[texts.kind], texts.loss(config.loss)
     tokens = tokenizer(config.model, texts.training_texts(), texts.training_digest)
+    saved = saved_thresholds(config.model) if only else None
+    thresholds = Thresholds(texts.labels, saved) if texts.kind == "multi" else None
 
     return Task(
         model=lambda runtime: sequence_classifier(
@@ -83,6 +94,9 @@ def task(config: Classify) -> Task:
         references=lambda batch: batch["labels"].long() if texts.kind == "multi" else batch["labels"],
         scores=kind.scores and (lambda model, batch: kind.scores(texts.labels, logits_of(model, batch))),
         metrics=kind.metrics(texts.labels),
+        named_metrics=named_metrics(texts.kind, texts.labels),
+        probabilities=kind.probabilities and (lambda model, batch: kind.probabilities(logits_of(model, batch))),
+        tuned=thresholds,
         baseline=texts.baseline,
         show=texts.show,
         decode=tokens.decode,
@@ -90,6 +104,7 @@ def task(config: Classify) -> Task:
         summary={
             "model": config.model.name or "the embedded encoder, with new weights",
             **(positive_class(texts.labels) if texts.kind == "single" else {}),
+            **(thresholds.summary if thresholds else {}),
         },
     )
 

@@ -8,10 +8,13 @@ import numpy as np
 import torch
 
 from toolkit.errors import UserError
-from toolkit.task import GlobalBatchLoss, Metric, Postprocessed, Task
+from toolkit.metrics import Undefined, name_of, takes_probabilities
+from toolkit.task import GlobalBatchLoss, Metric, Postprocessed, Task, Tuned
 
 LOSS = "loss"
 """The name of the score that is there without a metric."""
+TUNED = "tuned_"
+"""The beginning of the name of a score of `Task.tuned`."""
 
 
 class Scored(NamedTuple):
@@ -25,6 +28,8 @@ class Scored(NamedTuple):
     extra: torch.Tensor | None = None
     scores: Sequence[Mapping[str, float]] | None = None
     """Of batches with samples that are shown: how sure the model is."""
+    probabilities: Any = None
+    """Where metrics take them."""
 
 
 def evenly(numbers: np.ndarray[Any, Any], most: int) -> set[int]:
@@ -43,7 +48,9 @@ class Results(NamedTuple):
     examples: list[dict[str, Any]]
     """Some samples with prediction and reference, for a reader."""
     details: Mapping[str, Any]
-    """Of `Postprocessed.details`."""
+    """Of `Postprocessed.details` and `Tuned.details`."""
+    undefined: dict[str, str]
+    """Why scores of the model are not numbers, by the name of the metric."""
 
 
 def joined(batches: Sequence[Any]) -> Any:
@@ -59,18 +66,31 @@ def part_of(values: Any, places: Sequence[int]) -> Any:
     return values[np.asarray(places)] if isinstance(values, np.ndarray) else [values[place] for place in places]
 
 
+def needs_probabilities(task: Task) -> bool:
+    """Return whether something is made of the probabilities of all samples."""
+    return task.probabilities is not None and (task.tuned is not None or any(map(takes_probabilities, task.metrics)))
+
+
 def scores_of(
-    metrics: Sequence[Metric], predictions: Any, references: Any, taken: Collection[str] = (LOSS,)
+    metrics: Sequence[Metric],
+    predictions: Any,
+    references: Any,
+    taken: Collection[str] = (LOSS,),
+    probabilities: Any = None,
 ) -> dict[str, float]:
     """Return the scores of all metrics by name; `taken` are the names of other scores.
+
+    Metrics that take `probabilities` are left out where there are none.
 
     Raises:
         UserError: a metric returns no mapping, or a name that is taken: one number would hide the other.
     """
     scores: dict[str, float] = {}
     for metric in metrics:
-        own = metric(predictions, references)
-        called = getattr(getattr(metric, "func", metric), "__name__", type(metric).__name__)  # of a partial too
+        given = probabilities if takes_probabilities(metric) else predictions
+        if given is None:
+            continue
+        own, called = metric(given, references), name_of(metric)
         if not isinstance(own, Mapping):
             raise UserError(
                 f"the metric {called} returned a {type(own).__name__}; it has to return a mapping of names to numbers"
@@ -80,7 +100,7 @@ def scores_of(
                 f"the metric {called} returns {', '.join(map(repr, twice))}, which the loss or another metric of the "
                 "task is called; give it another name"
             )
-        scores |= {name: float(value) for name, value in own.items()}
+        scores |= {name: value if isinstance(value, Undefined) else float(value) for name, value in own.items()}
     return scores
 
 
@@ -113,6 +133,7 @@ class Collector:
         self.ids: list[tuple[int, ...]] = []
         """Of the samples in each of them."""
         self.predictions: dict[int, Any] = {}
+        self.probabilities: dict[int, Any] = {}
         self.embeddings: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self.examples: dict[int, dict[str, Any]] = {}
         self.sure: dict[int, Mapping[str, float]] = {}
@@ -126,6 +147,8 @@ class Collector:
                 self.embeddings[number] = (scored.embeddings[place], extra)
         if scored.scores is not None:
             self.sure.update(zip(scored.ids, scored.scores, strict=True))
+        if scored.probabilities is not None:
+            self.probabilities.update(zip(scored.ids, scored.probabilities, strict=True))
         if scored.predictions is None:
             return
         if self.task.postprocess is not None:
@@ -155,32 +178,70 @@ class Collector:
             return False
         return are_all or len(self.postprocessed.predictions) > 0
 
-    def compute(self, taken: Collection[str]) -> Results:
-        """Return what came of all that was added, after `postprocess`; `taken` are the names of other scores.
+    def compute(self, taken: Collection[str], losses: Mapping[str, float]) -> Results:
+        """Return what came of all that was added, after `postprocess`; `taken` are the names of other scores, and
+        `losses` the losses of groups.
 
         Raises:
             UserError: a metric returns what it must not, or not as many references as predictions came.
         """
-        task, details = self.task, self.postprocessed.details if self.postprocessed else {}
+        task, details = self.task, dict(self.postprocessed.details if self.postprocessed else {})
         scores: dict[str, float] = {}
         trivial: dict[str, float] = {}
         if self.postprocessed is not None:
             self.choose_examples(self.postprocessed)
         if task.metrics and (self.postprocessed is not None or self.pairs):
             predictions, references, baseline = self.for_metrics()
-            scores = scores_of(task.metrics, predictions, references, taken)
-            scores |= self.of_groups(predictions, references)
+            probabilities = self.of_items()
+            scores = scores_of(task.metrics, predictions, references, taken, probabilities)
+            tuned: Tuned | None = None
+            if task.tuned is not None and probabilities is not None:
+                tuned = task.tuned(probabilities, references)
+                scores |= self.of_tuned(tuned.predictions, references, taken)
+                details |= tuned.details
+            scores |= self.of_groups(predictions, references, probabilities, tuned, losses)
             if self.last and baseline is not None:
                 trivial = scores_of(task.metrics, baseline, references, taken)
                 trivial |= self.of_groups(baseline, references)
+        scores |= {f"{group}/{LOSS}": loss for group, loss in losses.items()}
         if self.last and task.baseline_scores is not None:
             trivial |= task.baseline_scores()
         examples = [{"sample": number, **self.examples[number]} for number in sorted(self.examples)]
-        return Results(scores, trivial, examples, details)
+        undefined = {
+            name: getattr(value, "why", "the metric gave no number") for name, value in scores.items() if value != value
+        }
+        plain, trivial = ({name: float(value) for name, value in side.items()} for side in (scores, trivial))
+        return Results(plain, trivial, examples, details, undefined)
 
-    def of_groups(self, predictions: Any, references: Any) -> dict[str, float]:
-        """Return the scores of each group of the evaluation, such as "hard/accuracy"; of a trial, which has only some
-        samples, those of the groups that it has."""
+    def of_items(self) -> Any:
+        """Return the probabilities that stand beside the predictions for the metrics, None where there are none.
+
+        Raises:
+            UserError: it is not known which they are.
+        """
+        if not self.probabilities:
+            return None
+        if (found := self.postprocessed) is None:
+            samples: Sequence[int] = list(chain.from_iterable(self.ids))
+        elif found.samples is not None:
+            samples = found.samples
+        else:
+            raise UserError(
+                "the task has metrics of probabilities, and its `postprocess` does not say which samples its items are "
+                "of; give these as `Postprocessed.samples`"
+            )
+        return np.stack([self.probabilities[number] for number in samples])
+
+    def of_groups(
+        self,
+        predictions: Any,
+        references: Any,
+        probabilities: Any = None,
+        tuned: Tuned | None = None,
+        losses: Mapping[str, float] | None = None,
+    ) -> dict[str, float]:
+        """Return the scores of each group of the evaluation, such as "hard/accuracy", its loss before them; of a trial,
+        which has only some samples, those of the groups that it has."""
         groups = self.task.data.groups
         if not groups:
             return {}
@@ -193,9 +254,20 @@ class Collector:
         for group, members in groups.items():
             places = [place[key] for key in members.tolist() if key in place]
             if places:
-                own = scores_of(self.task.metrics, *(part_of(side, places) for side in (predictions, references)))
+                sides = [part_of(side, places) for side in (predictions, references)]
+                sure = None if probabilities is None else part_of(probabilities, places)
+                own = scores_of(self.task.metrics, *sides, probabilities=sure)
+                if losses and group in losses:
+                    own = {LOSS: losses[group], **own}
+                if tuned is not None:
+                    own |= self.of_tuned(part_of(tuned.predictions, places), sides[1])
                 scores |= {f"{group}/{name}": value for name, value in own.items()}
         return scores
+
+    def of_tuned(self, predictions: Any, references: Any, taken: Collection[str] = (LOSS,)) -> dict[str, float]:
+        """Return the scores of the predictions of `Task.tuned`."""
+        scores = scores_of(self.task.metrics, predictions, references, taken)
+        return {f"{TUNED}{name}": value for name, value in scores.items()}
 
     def for_metrics(self) -> tuple[Any, Any, Any]:
         """Return all predictions, what they are held against, and those of a trivial model (None without one)."""

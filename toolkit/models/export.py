@@ -23,8 +23,27 @@ from toolkit.output.provenance import versions
 
 NOTE = "finetune_toolkit.json"
 """The file in a saved model's folder that says how it was trained, for `toolkit predict`."""
+THRESHOLDS = "thresholds"
+"""The entry there for the probability of each label above which it is predicted, where one was chosen."""
 LOCAL = "local"
 """What stands for the id of a data set that is on no hub."""
+
+
+def note_in(folder: Path) -> dict[str, Any]:
+    """Return what the toolkit has written into a model folder of its training; empty where there is nothing."""
+    try:
+        content = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def saved_thresholds(config: ModelConfig) -> dict[str, float] | None:
+    """Return the thresholds of the labels of a saved model, None where it has none."""
+    if config.name is None:
+        return None
+    found = (note_in(Path(config.name)).get("settings") or {}).get(THRESHOLDS)
+    return found if isinstance(found, dict) else None
 
 
 def pretrained_folder(
@@ -60,6 +79,8 @@ def pretrained_folder(
         tokenizer.save_pretrained(folder)
         (folder / "README.md").write_text(card, encoding="utf-8")
         settings = {**shown_settings(as_mapping(results["config"])), **(known or {})}
+        if thresholds := results["details"].get(THRESHOLDS):
+            settings[THRESHOLDS] = thresholds
         note = {"task": pipeline_tag, "inputs": results["inputs"], "settings": settings, "versions": versions()}
         (folder / NOTE).write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
 

@@ -28,6 +28,8 @@ class Evaluation:
     """Some samples with prediction and reference, for a reader; in the main process alone."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Other results from all predictions together; in the main process alone."""
+    undefined: Mapping[str, str] = field(default_factory=dict)
+    """Why metrics are not numbers, by name; in the main process alone."""
 
     def as_json_lines(self) -> str:
         """Return the examples, a line each; numbers and arrays of numpy become those of Python."""
@@ -62,6 +64,7 @@ def write_evaluation(
         "versions": versions(),
         "made": now(),
         "details": evaluation.details,
+        "undefined": evaluation.undefined,
     }
     write_whole(folder / NAME, json.dumps(finite_or_none(content), indent=2) + "\n")
 
@@ -74,7 +77,8 @@ def evaluation_of(folder: Path, weights: Mapping[str, Any]) -> Evaluation | None
         return None
     if not isinstance(content, dict) or content.get("weights") != weights:
         return None
-    return Evaluation(numbers(content["metrics"]), numbers(content["baseline"]), [], content["details"])
+    metrics, baseline = (numbers(content[side]) for side in ("metrics", "baseline"))
+    return Evaluation(metrics, baseline, [], content["details"], content.get("undefined", {}))
 
 
 def weights_of_training(step: int, seal: str | None, averaged: bool = False) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Which model is asked, and what kind of predictions it makes: as its folder says, or by the head that it has."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,7 @@ from toolkit.checkpoint.format import digest_of_file
 from toolkit.config.model import Dtype, ModelConfig
 from toolkit.config.yaml import read_yaml
 from toolkit.errors import UserError
-from toolkit.models.export import NOTE
+from toolkit.models.export import note_in
 from toolkit.models.load import model_settings
 from toolkit.output.run_folder import read_record
 from toolkit.predictor import Predictor, Request
@@ -75,15 +74,6 @@ def find_model(model: Path | str, dtype: Dtype) -> Trained:
         settings,
         {path.name: digest_of_file(path) for path in files} or {"name": str(model)},
     )
-
-
-def note_in(folder: Path) -> dict[str, Any]:
-    """Return what the toolkit has written into a model folder of its training; empty where there is nothing."""
-    try:
-        content = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def settings_of_run(folder: Path) -> dict[str, Any]:
