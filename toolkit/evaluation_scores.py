@@ -254,13 +254,13 @@ class Collector:
         for group, members in groups.items():
             places = [place[key] for key in members.tolist() if key in place]
             if places:
-                sides = [part_of(side, places) for side in (predictions, references)]
+                own_predictions, own_references = (part_of(side, places) for side in (predictions, references))
                 sure = None if probabilities is None else part_of(probabilities, places)
-                own = scores_of(self.task.metrics, *sides, probabilities=sure)
+                own = scores_of(self.task.metrics, own_predictions, own_references, probabilities=sure)
                 if losses and group in losses:
                     own = {LOSS: losses[group], **own}
                 if tuned is not None:
-                    own |= self.of_tuned(part_of(tuned.predictions, places), sides[1])
+                    own |= self.of_tuned(part_of(tuned.predictions, places), own_references)
                 scores |= {f"{group}/{name}": value for name, value in own.items()}
         return scores
 

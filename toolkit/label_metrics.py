@@ -133,7 +133,7 @@ def best_threshold(probabilities: np.ndarray[Any, Any], references: np.ndarray[A
     below = np.concatenate([[0.0], limits[:-1]])
     best = np.flatnonzero(f1 >= f1.max() - 1e-12)
     found = [nearest_to_half(float(below[at]), float(limits[at])) for at in best]
-    return min(found, key=lambda threshold: (abs(threshold - HALF), threshold))
+    return sorted(found, key=lambda threshold: (abs(threshold - HALF), threshold))[0]
 
 
 def nearest_to_half(low: float, high: float) -> float:
@@ -144,7 +144,8 @@ def nearest_to_half(low: float, high: float) -> float:
     for digits in range(1, DIGITS + 2):
         step = 10**digits
         inside = [number / step for number in {int(low * step) + 1, int((low + high) / 2 * step), int(high * step) - 1}]
-        inside = [number for number in inside if low < number < high]
+        inside = sorted(number for number in inside if low < number < high)
         if inside:
-            return min(inside, key=lambda number: (abs(number - (low + high) / 2), number))
+            middle = (low + high) / 2
+            return float(min(inside, key=lambda number: abs(number - middle)))
     return low

@@ -38,8 +38,9 @@ def print_result(result: Result, console: Console, places: Mapping[str, str] = P
         ]
         columns = ["evaluation", "this model", "baseline"] if result.baseline else ["evaluation", "this model"]
         console.table("", columns, [row[: len(columns)] for row in rows])
-    for name, why in result.undefined.items():
-        console.print(f"  {name} is undefined: {why}")
+    for why in dict.fromkeys(result.undefined.values()):
+        names = [name for name, reason in result.undefined.items() if reason == why]
+        console.print(f"  undefined: {', '.join(names)} ({why})")
     console.summary(
         "",
         {name: str(result.output / path) for name, path in places.items() if (result.output / path).exists()},

@@ -9,8 +9,8 @@ from toolkit.checkpoint.format import digest_of_file
 from toolkit.config.model import Dtype, ModelConfig
 from toolkit.config.yaml import read_yaml
 from toolkit.errors import UserError
-from toolkit.models.export import note_in
-from toolkit.models.load import model_settings
+from toolkit.models.export import NOTE, note_in
+from toolkit.models.load import model_settings, read_json
 from toolkit.output.run_folder import read_record
 from toolkit.predictor import Predictor, Request
 
@@ -20,6 +20,7 @@ HEADS = {
     "ForQuestionAnswering": "question-answering",
     "ForImageClassification": "image-classification",
     "ForConditionalGeneration": "summarization",
+    "ForMaskedLM": "fill-mask",
     "ForCausalLM": "text-generation",
     "LMHeadModel": "text-generation",
 }
@@ -61,9 +62,9 @@ def find_model(model: Path | str, dtype: Dtype) -> Trained:
     config = ModelConfig(name=str(folder) if folder.is_dir() else str(model), dtype=dtype)
     if not folder.is_dir() and (str(model).startswith((".", "/", "~")) or str(model).count("/") > 1):
         raise UserError(f"there is no folder {model}; give a run folder, a model folder, or a hub id (owner/name)")
-    note = note_in(folder)
+    note = note_in(folder) if folder.is_dir() else read_json(config, NOTE) or {}
     own = None if note else model_settings(config)
-    task = note.get("task") or task_of(folder, own)
+    task = note.get("task") or task_of(config, own)
     settings = note.get("settings") or settings_of_run(folder)
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
     return Trained(
@@ -82,13 +83,13 @@ def settings_of_run(folder: Path) -> dict[str, Any]:
     return dict(read_yaml(config)) if folder.name == "model" and config.is_file() else {}
 
 
-def task_of(folder: Path, settings: Any) -> str:
-    """Return what a model does, by its folder and by the class that it was saved as.
+def task_of(config: ModelConfig, settings: Any) -> str:
+    """Return what a model does, by its files and by the class that it was saved as.
 
     Raises:
         UserError: nothing that can be predicted.
     """
-    if (folder / "modules.json").is_file():
+    if read_json(config, "modules.json") is not None:
         return "feature-extraction"
     names = list(settings.architectures or [])
     for name in names:
@@ -96,8 +97,8 @@ def task_of(folder: Path, settings: Any) -> str:
             if name.endswith(ending):
                 return task
     raise UserError(
-        f"it can't be told what {folder} predicts: its config.json has the architecture "
-        f"{', '.join(names) or '(none)'}; models are asked that end with {', '.join(HEADS)}, or whose folder is one of "
+        f"it can't be told what {config.name} predicts: its config.json has the architecture "
+        f"{', '.join(names) or '(none)'}; models are asked that end with {', '.join(HEADS)}, or that are those of "
         "sentence_transformers"
     )
 
@@ -134,7 +135,15 @@ def load_predictor(trained: Trained, request: Request, file: Path) -> Predictor:
             from toolkit.tasks.seq2seq import prediction as texts
 
             return texts.predictor(config, request)
+        case "fill-mask":
+            from toolkit.tasks.language_modeling import prediction as words
+
+            return words.predictor(config, request)
         case "text-generation":
+            from toolkit.tasks.dpo import prediction as preferences
+
+            if preferences.has_pairs(request):
+                return preferences.predictor(config, request)
             from toolkit.tasks.sft import prediction as replies
 
             return replies.predictor(config, request)
