@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.metrics import TWO, Scores, Undefined, accuracy, macro_f1, of_probabilities, two_classes
+from toolkit.metrics import TWO, Scores, Undefined, accuracy, log_odds, macro_f1, of_probabilities, two_classes
 from toolkit.task import Metric
 
 TOP = (2, 3, 5, 10)
@@ -55,23 +55,18 @@ def of_positive(predictions: Any, references: Any) -> Scores:
 
 def agreement(predictions: Any, references: Any) -> Scores:
     """Return what corrects the accuracy for chance or for rare classes; undefined where there is one class alone."""
-    import warnings
-
     from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score, matthews_corrcoef
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of classes that are predicted and are in no reference
-        scores: Scores = {
-            "matthews_correlation": float(matthews_corrcoef(references, predictions)),
-            "balanced_accuracy": float(balanced_accuracy_score(references, predictions)),
-        }
-        alone = len({*np.unique(references).tolist(), *np.unique(predictions).tolist()}) < TWO
-        scores["cohen_kappa"] = (
+    alone = len({*np.unique(references).tolist(), *np.unique(predictions).tolist()}) < TWO
+    return {
+        "matthews_correlation": float(matthews_corrcoef(references, predictions)),
+        "balanced_accuracy": float(balanced_accuracy_score(references, predictions)),
+        "cohen_kappa": (
             Undefined("references and predictions have one class alone")
             if alone
             else float(cohen_kappa_score(references, predictions))
-        )
-    return scores
+        ),
+    }
 
 
 def averages(predictions: Any, references: Any) -> Scores:
@@ -111,11 +106,18 @@ def shares(probabilities: Any) -> np.ndarray[Any, Any]:
     return normal
 
 
+def ranked(probabilities: Any) -> np.ndarray[Any, Any]:
+    """Return the odds of each class as `log_odds` has them, (samples, classes)."""
+    values = shares(probabilities)
+    others = [np.delete(values, number, axis=1).sum(axis=1) for number in range(values.shape[1])]
+    return log_odds(values, np.stack(others, axis=1))
+
+
 def top_accuracy(ids: Sequence[int], ranks: Sequence[int], probabilities: Any, references: Any) -> Scores:
     """Return the share of samples whose class is among the likeliest ones."""
     from sklearn.metrics import top_k_accuracy_score
 
-    values = shares(probabilities)
+    values = ranked(probabilities)
     return {
         f"top_{rank}_accuracy": float(top_k_accuracy_score(references, values, k=rank, labels=ids)) for rank in ranks
     }
@@ -127,10 +129,9 @@ def auroc(ids: Sequence[int], probabilities: Any, references: Any) -> Scores:
 
     if len(np.unique(references)) < len(ids):
         return {"auroc": Undefined("not every class is in the evaluation data")}
-    values = shares(probabilities)
-    if len(ids) == TWO:
-        return {"auroc": float(roc_auc_score(references, values[:, 1]))}
-    return {"auroc": float(roc_auc_score(references, values, multi_class="ovr", labels=ids))}
+    values, wanted = ranked(probabilities), np.asarray(references)
+    against = [float(roc_auc_score(wanted == number, values[:, number])) for number in ids]
+    return {"auroc": against[1] if len(ids) == TWO else float(np.mean(against))}
 
 
 def log_losses(ids: Sequence[int], probabilities: Any, references: Any) -> Scores:
@@ -147,7 +148,7 @@ def of_two_probabilities(probabilities: Any, references: Any) -> Scores:
 
     wanted, values = np.asarray(references, dtype=np.int64), shares(probabilities)[:, 1]
     precision = (
-        float(average_precision_score(wanted, values))
+        float(average_precision_score(wanted, ranked(probabilities)[:, 1]))
         if wanted.any()
         else Undefined("no sample of the evaluation data has the second class")
     )
@@ -158,7 +159,7 @@ def calibration(probabilities: Any, references: Any) -> Scores:
     """Return the expected calibration error: by how much the probability of the predicted class differs from the share
     of right ones, in 15 bins of equal width, weighted by their samples (Guo et al. 2017)."""
     values = shares(probabilities)
-    sure, right = values.max(axis=1), values.argmax(axis=1) == np.asarray(references)
+    sure, right = values.max(axis=1).round(6), values.argmax(axis=1) == np.asarray(references)
     bins = np.minimum(np.ceil(sure * BINS).astype(np.int64) - 1, BINS - 1)
     gaps = np.abs(np.bincount(bins, right - sure, minlength=BINS))
     return {"calibration_error": float(gaps.sum() / len(sure))}

@@ -56,6 +56,7 @@ def evaluate_only(
     baseline = {} if has_training_data else runtime.on_main(lambda: known_baseline(weights, data))
     if not has_training_data and not baseline:
         summary["baseline"] = "none: it is learned from training data, and the run was evaluated on other data"
+    summary |= {name: text for name, text in task.summary.items() if name == "thresholds"}
     console.summary(f"{recipe}: evaluation only", summary)
     if runtime.on_main(lambda: is_trained_on(chosen, weights)):
         console.print(

@@ -1,5 +1,6 @@
 """From the predictions of all processes to scores and samples for a reader, in the main process."""
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -90,7 +91,10 @@ def scores_of(
         given = probabilities if takes_probabilities(metric) else predictions
         if given is None:
             continue
-        own, called = metric(given, references), name_of(metric)
+        with warnings.catch_warnings():
+            # scikit-learn's words for what a score of 0, or none, says already.
+            warnings.filterwarnings("ignore", category=UserWarning, module="sklearn")
+            own, called = metric(given, references), name_of(metric)
         if not isinstance(own, Mapping):
             raise UserError(
                 f"the metric {called} returned a {type(own).__name__}; it has to return a mapping of names to numbers"

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.metrics import Scores, Undefined, multilabel_f1, of_probabilities
+from toolkit.metrics import Scores, Undefined, log_odds, multilabel_f1, of_probabilities
 from toolkit.task import Metric, Tuned
 
 HALF = 0.5
 """The threshold of a probability where none is chosen."""
-DIGITS = 6
+DIGITS = 4
 """Of a probability, when thresholds are chosen: more depend on how many processes there are."""
 
 
@@ -68,7 +68,8 @@ def label_ranking(probabilities: Any, references: Any) -> Scores:
     """
     from sklearn.metrics import average_precision_score, label_ranking_average_precision_score, roc_auc_score
 
-    values, wanted = np.asarray(probabilities, dtype=np.float64), zeros_and_ones(references)
+    shares, wanted = np.asarray(probabilities, dtype=np.float64), zeros_and_ones(references)
+    values = log_odds(shares, 1 - shares)
     counts = wanted.sum(axis=0)
     differ = (counts > 0) & (counts < len(wanted))
     scores: Scores = {"ranking_average_precision": float(label_ranking_average_precision_score(wanted, values))}

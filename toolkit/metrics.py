@@ -16,6 +16,7 @@ from toolkit.task import Metric
 
 Scores = dict[str, float]
 TWO = 2
+TINY = float(np.finfo(np.float32).tiny)
 
 
 class Undefined(float):
@@ -68,6 +69,16 @@ def of_probabilities(metric: Metric) -> Metric:
     """Mark a metric as one that takes `Task.probabilities` in place of the predictions."""
     metric.of_probabilities = True  # type: ignore[attr-defined]
     return metric
+
+
+def log_odds(shares: np.ndarray[Any, Any], rest: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the logarithm of the odds of some probabilities, given what is left to 1, for whoever ranks them.
+
+    It has four digits: equal samples have equal ones then, whatever they share a batch with. More would make ties, and
+    with them areas under curves, depend on the number of processes.
+    """
+    odds: np.ndarray[Any, Any] = np.log(np.maximum(shares, TINY)) - np.log(np.maximum(rest, TINY))
+    return odds.round(4)
 
 
 def accuracy(predictions: Any, references: Any) -> Scores:
