@@ -9,6 +9,7 @@ import pytest
 from sklearn import metrics as sk
 
 from toolkit.class_metrics import named_class_metrics
+from toolkit.config.schema import EvaluateConfig
 from toolkit.evaluation_scores import scores_of
 from toolkit.metric_choice import with_metrics
 from toolkit.metrics import Selected, Undefined, named_number_metrics, takes_probabilities
@@ -144,7 +145,8 @@ def test_scores_of_one_metric_are_computed_once() -> None:
 
     from tiny_recipe import Tiny, task
 
-    made = task(Tiny(output="x"))
+    config = Tiny(evaluate=EvaluateConfig(metrics="two, one, none"))
+    made = task(config)
     calls = []
 
     def counted(predictions: Any, references: Any) -> dict[str, float]:
@@ -152,7 +154,7 @@ def test_scores_of_one_metric_are_computed_once() -> None:
         return {"one": 1.0, "two": 2.0, "three": 3.0}
 
     made = replace(made, named_metrics={"one": counted, "two": counted, "three": counted, "none": counted})
-    chosen = with_metrics(made, ["two", "one", "none"])
+    chosen = with_metrics(made, config)
     found = scores_of(chosen.metrics, [0], [0])
     assert (found["two"], found["one"], len(calls)) == (2.0, 1.0, 1)
     assert set(found) == {"one", "two", "none"}

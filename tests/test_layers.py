@@ -25,7 +25,7 @@ ORDER = """
     grad_cache
     train_state step_log best_evaluation flop_count
     tasks
-    predictor
+    predictor metric_choice
     checkpoint
     optimizer schedules
     models
@@ -34,7 +34,7 @@ ORDER = """
     data
     output
     config
-    metric_choice class_metrics label_metrics text_metrics
+    class_metrics label_metrics text_metrics
     task losses metrics vocabulary_loss attention
     row_attention dropout batch_layout randomness signals errors environment
 """

@@ -51,8 +51,10 @@ def test_names_that_a_task_does_not_have(tmp_path: Path) -> None:
 
 def test_the_best_one_has_to_be_among_them(tmp_path: Path) -> None:
     words = ["--evaluate.metrics", "accuracy", "--checkpoint.best", "highest matthews_correlation"]
-    hint = '--evaluate.metrics "accuracy, matthews_correlation"'
-    small("classify", tmp_path / "a", *words).told("the evaluation gives loss, accuracy; name one", hint)
+    hint = 'matthews_correlation out; add it: --evaluate.metrics "accuracy, matthews_correlation"'
+    small("classify", tmp_path / "a", *words).refused(hint)
+    hint = 'or have it computed: --evaluate.metrics "accuracy, macro_f1, f1, matthews_correlation, auroc"'
+    small("classify", tmp_path / "c", "--checkpoint.best", "highest auroc").told("the evaluation gives loss", hint)
     small("classify", tmp_path / "b", *words[2:], "--evaluate.metrics", "matthews_correlation, accuracy").done()
 
 

@@ -93,7 +93,7 @@ def without_training_data(config: Any) -> Any:
 def build(build_task: Callable[[Any], Task], config: Any, has_training_data: bool) -> Task:
     """Build the task. Where evaluation data replaces training data, its problems are reported once, by its name."""
     try:
-        return with_metrics(build_task(config), config.evaluate.metric_names)
+        return with_metrics(build_task(config), config)
     except UserError as error:
         if has_training_data:
             raise

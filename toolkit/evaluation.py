@@ -124,7 +124,7 @@ def evaluate_model(
     shown = config.evaluate.show if last else 0
     wanted = evenly(np.sort(order.ids), shown) if task.show is not None else set()
     # Known to all processes alike: in these rounds each asks how sure the model is.
-    shown_rounds = {number for number, ids in enumerate(order.rounds) if wanted.intersection(ids.tolist())}
+    shown_rounds = {number for number, ids in enumerate(order.rounds) if wanted and wanted.intersection(ids.tolist())}
     if wanted and task.postprocess is not None:
         shown_rounds = set(range(order.steps_per_epoch))  # which samples its items are of, only `postprocess` knows
     # Metrics live in the main process alone; made together, so that a missing package stops all processes and hangs

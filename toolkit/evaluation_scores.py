@@ -9,13 +9,11 @@ import numpy as np
 import torch
 
 from toolkit.errors import UserError
-from toolkit.metrics import Undefined, name_of, takes_probabilities
+from toolkit.metrics import TUNED, Undefined, name_of, takes_probabilities
 from toolkit.task import GlobalBatchLoss, Metric, Postprocessed, Task, Tuned
 
 LOSS = "loss"
 """The name of the score that is there without a metric."""
-TUNED = "tuned_"
-"""The beginning of the name of a score of `Task.tuned`."""
 
 
 class Scored(NamedTuple):

@@ -63,7 +63,7 @@ def export(run: Path, step: int | None, recipe: Path | None, console: Console) -
     folder.claim()
     try:
         with in_folder(begun_in(record)):
-            task = with_metrics(build_task(config), config.evaluate.metric_names)
+            task = with_metrics(build_task(config), config)
             if task.export is None:
                 raise UserError(f"the recipe {record.get('recipe')} saves no model: its task has no `export`")
             data = digests_of_data(task)

@@ -1,25 +1,27 @@
 """`evaluate.metrics`: which metrics are computed, by name."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
 
+from toolkit.config.schema import Config
 from toolkit.errors import UserError
-from toolkit.metrics import Selected, from_evaluate, name_of
+from toolkit.metrics import TUNED, Selected, from_evaluate, name_of
 from toolkit.task import Metric, Task
 
 LISTED = 40
 """Names that a message lists."""
 
 
-def with_metrics(task: Task, asked: Sequence[str] | None) -> Task:
-    """Return the task with the metrics of these names alone, in this order; None leaves it as it is.
+def with_metrics(task: Task, config: Config) -> Task:
+    """Return the task with the metrics that evaluate.metrics names alone; null leaves it as it is.
 
     A name that is a path is that of a script of the library `evaluate`, all of whose scores are taken.
 
     Raises:
-        UserError: the task has no evaluation, or no metrics of some of the names.
+        UserError: the task has no evaluation, or no metrics of some of the names, or checkpoint.best needs another one.
     """
+    asked = config.evaluate.metric_names
     if asked is None:
         return task
     if task.data.evaluate is None:
@@ -46,6 +48,12 @@ def with_metrics(task: Task, asked: Sequence[str] | None) -> Task:
             strange.append(name)
     if strange:
         problems.append(unknown(strange, known))
+    best = config.checkpoint.best.partition(" ")[2].strip().rpartition("/")[2].removeprefix(TUNED)
+    if best in known and best not in asked and not problems:
+        problems.append(
+            f"checkpoint.best is {config.checkpoint.best!r}, and evaluate.metrics leaves {best} out; add it: "
+            f'--evaluate.metrics "{", ".join([*asked, best])}"'
+        )
     if problems:
         raise UserError(*problems)
     named = task.named_metrics

@@ -16,6 +16,8 @@ from toolkit.task import Metric
 
 Scores = dict[str, float]
 TWO = 2
+TUNED = "tuned_"
+"""The beginning of the name of a score of `Task.tuned`."""
 TINY = float(np.finfo(np.float32).tiny)
 
 

@@ -80,12 +80,14 @@ def run(
                 f"{recipe}: this run is finished; nothing was trained again (--output starts another, --resume never "
                 "starts this one from scratch)"
             )
+            if missing := [name for name in config.evaluate.metric_names or () if name not in finished.metrics]:
+                console.print(f"{recipe}: --evaluate.only computes {', '.join(missing)} of its model")
             print_result(finished, console)
             return finished
         record = RunRecord(folder, runtime, recipe)
         with recorded(record, config):
             runtime.phase("reading data", patient=True)
-            task = runtime.together(lambda: with_metrics(build_task(config), config.evaluate.metric_names))
+            task = runtime.together(lambda: with_metrics(build_task(config), config))
             if finished := runtime.on_main(lambda: nothing_to_do(folder, config, task)):
                 console.print(f"{recipe}: this run is finished, on the same data; nothing was trained again")
                 print_result(finished, console)

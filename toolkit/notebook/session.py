@@ -85,8 +85,8 @@ def prepared(recipe: Recipe) -> TrainState:
         UserError: what the run would refuse too.
     """
     runtime = start_in_kernel(recipe.config)
-    names = recipe.config.evaluate.metric_names
-    return prepare(runtime.together(lambda: with_metrics(recipe.task(recipe.config), names)), recipe.config, runtime)
+    config = recipe.config
+    return prepare(runtime.together(lambda: with_metrics(recipe.task(config), config)), config, runtime)
 
 
 def run(recipe: Recipe) -> Result:
