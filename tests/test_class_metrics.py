@@ -10,7 +10,7 @@ from sklearn import metrics as sk
 
 from toolkit.class_metrics import named_class_metrics
 from toolkit.config.schema import EvaluateConfig
-from toolkit.evaluation_scores import scores_of
+from toolkit.evaluation_metrics import scores_of
 from toolkit.metric_choice import with_metrics
 from toolkit.metrics import Selected, Undefined, named_number_metrics, takes_probabilities
 

@@ -21,7 +21,7 @@ ORDER = """
     prepare
     rehearsal
     printed_plan
-    evaluation evaluation_scores evaluation_order
+    evaluation evaluation_scores evaluation_order evaluation_metrics evaluation_quality
     grad_cache
     train_state step_log best_evaluation flop_count
     tasks
@@ -34,7 +34,7 @@ ORDER = """
     data
     output
     config
-    class_metrics label_metrics text_metrics
+    class_metrics label_metrics text_metrics details
     task losses metrics vocabulary_loss attention
     row_attention dropout batch_layout randomness signals errors environment
 """

@@ -15,8 +15,9 @@ from toolkit.distributed.memory import lacks_memory
 from toolkit.distributed.phase import PREDICTING
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import UserError
+from toolkit.evaluation_metrics import needs_probabilities
 from toolkit.evaluation_order import LongestFirst
-from toolkit.evaluation_scores import Collector, Scored, evenly, needs_probabilities, to_host
+from toolkit.evaluation_scores import Collector, Scored, evenly, to_host
 from toolkit.grad_cache import embed
 from toolkit.models.parameters import reshard
 from toolkit.output.console import Display
@@ -125,8 +126,9 @@ def evaluate_model(
     wanted = evenly(np.sort(order.ids), shown) if task.show is not None else set()
     # Known to all processes alike: in these rounds each asks how sure the model is.
     shown_rounds = {number for number, ids in enumerate(order.rounds) if wanted and wanted.intersection(ids.tolist())}
-    if wanted and task.postprocess is not None:
-        shown_rounds = set(range(order.steps_per_epoch))  # which samples its items are of, only `postprocess` knows
+    # Which samples its items are of, only `postprocess` knows; and the worst are known when all are.
+    if (wanted and task.postprocess is not None) or (last and task.quality is not None):
+        shown_rounds = set(range(order.steps_per_epoch))
     # Metrics live in the main process alone; made together, so that a missing package stops all processes and hangs
     # none.
     collector = runtime.together(
@@ -187,24 +189,27 @@ def evaluate_model(
         if not collector.postprocess(are_all=most is None):
             return None
         try:
-            # What is for the reader stays in this process.
-            scores, trivial, examples[:], found, without = collector.compute(("loss", *from_loss), of_groups)
+            found = collector.compute(("loss", *from_loss), of_groups)
         except Exception as error:
             if most is None or isinstance(error, UserError) or lacks_memory(error):
                 raise
             return None
-        details.update(found)
-        undefined.update(without)
-        return scores, trivial
+        # What is for the reader stays in this process.
+        examples[:] = found.examples
+        details.update(found.details)
+        quality.update(found.quality)
+        undefined.update(found.undefined)
+        return found.scores, found.baseline
 
     examples: list[dict[str, Any]] = []
     details: dict[str, Any] = {}
     undefined: dict[str, str] = {}
+    quality: dict[str, Any] = {}
     computed = runtime.on_main(compute)
     if computed is None:
         return None
     scores, trivial = computed
-    return Evaluation({"loss": mean, **from_loss, **scores}, trivial, examples, details, undefined)
+    return Evaluation({"loss": mean, **from_loss, **scores}, trivial, examples, details, quality, undefined)
 
 
 def added(sums: list[dict[int, tuple[float, float]]]) -> dict[int, tuple[float, float]]:
