@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from toolkit.config.model import LoraConfig, ModelConfig
 from toolkit.config.schema import Config
 from toolkit.data.config import DataConfig
-from toolkit.models.export import model_card
+from toolkit.models.card import model_card
 from toolkit.models.private_paths import shown_command, without_folders
 
 
@@ -182,7 +182,7 @@ def test_a_path_leaves_nothing_but_its_last_part(inside: list[str], begin: str, 
     assert told.content.count("secret") == summary["left"].count("secret")
     assert f"- left: {summary['left']}\n" in told.text
     assert "train: last.csv\n" in told.text
-    written = re.search(r"Written by `(.*)` \(paths", told.text, re.DOTALL)
+    written = re.search(r"Command: `(.*)` \(paths", told.text, re.DOTALL)
     assert written is not None
     assert shlex.split(written[1]) == ["python", "recipe.py", "--y", "last.csv", f"{flag}last.csv"]
 
@@ -195,6 +195,6 @@ def test_settings_that_are_no_paths_stay() -> None:
     )
     told = card(config, {"loss": 1.0})
     assert (told.data.base_model, told.data.datasets, told.data.model_name) == (None, ["owner/set"], "run")
-    for line in ("  name: m", "  name: owner/set", "  config: a / b", "output: run", "steps: null"):
+    for line in ("  name: m", "  name: owner/set", "  config: a / b"):
         assert f"\n{line}\n" in told.text
     assert "anna" not in told.content
