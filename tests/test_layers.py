@@ -12,6 +12,7 @@ ORDER = """
     __main__ cli
     notebook
     verify
+    push
     predict
     recipe_command
     run export_command
