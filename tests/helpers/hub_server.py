@@ -56,7 +56,7 @@ class Hub(ThreadingHTTPServer):
     def files(self, name: str, branch: str = "main") -> dict[str, bytes]:
         """Return the files of a branch."""
         repository = self.repositories[name]
-        return {path: self.contents[key] for path, key in repository.commits[repository.branches[branch]].items()}
+        return {path: self.contents[key] for path, key in repository.commits[repository.branches.get(branch, branch)].items()}
 
     def commit(self, name: str, branch: str, files: dict[str, str], message: str) -> str:
         """Add a commit and return its hash."""
@@ -92,7 +92,8 @@ class Answer(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         """Answer any request."""
-        path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
+        quoted = urllib.parse.urlsplit(self.path).path
+        path = urllib.parse.unquote(quoted)
         content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.server.requests.append((self.command, path))
         for part, (status, said) in self.server.answers.items():
@@ -103,7 +104,7 @@ class Answer(BaseHTTPRequestHandler):
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         if token and token not in (TOKEN, READER):
             return self.refuse(401, "Invalid credentials in Authorization header")
-        parts = path.strip("/").split("/")
+        parts = [urllib.parse.unquote(part) for part in quoted.strip("/").split("/")]
         if parts == ["api", "whoami-v2"]:
             return self.send({"name": "ann", "type": "user", "orgs": []})
         if parts == ["api", "validate-yaml"]:
@@ -137,7 +138,7 @@ class Answer(BaseHTTPRequestHandler):
                 return self.send(
                     [
                         {"type": "file", "path": path, "size": len(self.server.contents[key]), "oid": key}
-                        for path, key in repository.commits[repository.branches[branch]].items()
+                        for path, key in repository.commits[repository.branches.get(branch, branch)].items()
                     ]
                 )
             case ["preupload", branch]:

@@ -33,7 +33,12 @@ def refused(error: Exception, repo: str, endpoint: str) -> Exception:
         if isinstance(one, HfHubHTTPError):
             return Refused(in_words(one, repo, address))
     for one in chain:
-        of_http = type(one).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2")
+        if "xet-write-token" in str(one) and "404" in str(one):
+            return Refused(
+                f"{address} has no Xet storage, by which large files are sent otherwise; set HF_HUB_DISABLE_XET=1 and "
+                "start the same command again"
+            )
+        of_http = type(one).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "hf_xet")
         if of_http or isinstance(one, ConnectionError | TimeoutError):
             return Refused(
                 f"{address} was not reached ({without_secrets(told(one))}); look at the network and at HF_ENDPOINT, "
