@@ -56,7 +56,10 @@ class Hub(ThreadingHTTPServer):
     def files(self, name: str, branch: str = "main") -> dict[str, bytes]:
         """Return the files of a branch."""
         repository = self.repositories[name]
-        return {path: self.contents[key] for path, key in repository.commits[repository.branches.get(branch, branch)].items()}
+        return {
+            path: self.contents[key]
+            for path, key in repository.commits[repository.branches.get(branch, branch)].items()
+        }
 
     def commit(self, name: str, branch: str, files: dict[str, str], message: str) -> str:
         """Add a commit and return its hash."""

@@ -11,7 +11,7 @@ LINES = {
     "token-classification": """
         from transformers import pipeline
 
-        tag = pipeline("token-classification", "<this folder>", aggregation_strategy="simple")
+        tag = pipeline("token-classification", "<this folder>", aggregation_strategy="first")
         print(tag("A text whose words are tagged."))""",
     "image-classification": """
         from transformers import pipeline

@@ -227,7 +227,8 @@ def export_policy(
     tokens: Any, config: ModelConfig, reference: str | None, seed: int
 ) -> Callable[[Any, Path, Mapping[str, Any]], None]:
     """Return a task's `export` that saves the policy alone, with its tokenizer, and records its reference."""
-    export = pretrained_folder(tokens, None, "Preferences (DPO)", "text-generation", CHAT_USE)
+    usage = CHAT_USE if tokens.chat_template else None
+    export = pretrained_folder(tokens, None, "Preferences (DPO)", "text-generation", usage)
 
     def write(module: PolicyAndReference, folder: Path, results: Mapping[str, Any]) -> None:
         export(module.policy, folder, results)
