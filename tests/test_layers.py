@@ -22,7 +22,7 @@ ORDER = """
     prepare
     rehearsal
     printed_plan
-    evaluation evaluation_scores
+    evaluation evaluation_scores evaluation_quality
     grad_cache
     train_state step_log best_evaluation flop_count
     tasks
@@ -35,6 +35,7 @@ ORDER = """
     data
     output
     config
+    details
     task losses metrics vocabulary_loss attention
     row_attention dropout batch_layout randomness signals errors environment
 """
