@@ -100,6 +100,8 @@ def problems_of(wish: Wish) -> Iterator[str]:
 
     try:
         validate_repo_id(wish.repo)
+        if not wish.repo.isascii():  # which version 1 of the library lets pass
+            raise HFValidationError
     except HFValidationError:
         yield (
             f"the repository {wish.repo!r} is no name that a hub accepts; give owner/name, of letters, digits, - _ and "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import UserError
+from toolkit.models.lora import MERGED
 from toolkit.models.private_paths import BEGINS_AS_PATH, home_folders, last_part
 from toolkit.output.private_words import has_secret
 from toolkit.output.run_folder import is_locked, read_record, step_of
@@ -126,7 +127,7 @@ def why_not(path: Path, name: str, asked: bool) -> str | None:
 def private_problems(folder: Path, sent: dict[str, int], left_out: dict[str, str]) -> Iterator[str]:
     """Yield what in the files must not be read by others; what only this machine needs is left out instead."""
     for name in list(sent):
-        if OF_TEXT_PIECES.fullmatch(name):
+        if name not in sent or OF_TEXT_PIECES.fullmatch(name):
             continue
         text = (folder / name).read_bytes().decode("utf-8", errors="replace")
         if has_secret(text):
@@ -136,7 +137,11 @@ def private_problems(folder: Path, sent: dict[str, int], left_out: dict[str, str
             del sent[name]
             continue
         base = content(text).get("base_model_name_or_path") if name.endswith("adapter_config.json") else None
-        if is_here(base):
+        if is_here(base) and name.startswith(f"{MERGED}/"):
+            for one in [one for one in sent if one.startswith(f"{MERGED}/")]:
+                left_out[one] = "its base is in a folder of this machine; the model has it merged in"
+                del sent[one]
+        elif is_here(base):
             yield (
                 f"{folder / name} says that the adapters' base is in a folder of this machine, "
                 f"{last_part(str(base))}, where nobody else finds it; write the id that the base has on the hub into "
