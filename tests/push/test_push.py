@@ -136,6 +136,15 @@ def test_only_what_is_a_model_is_sent(server: Hub, model: Path) -> None:
     push(model, "ann/m", "--also", "optimizer.pt", "--also", "nothing").told("--also names optimizer.pt", "nothing,")
 
 
+def test_adapters_beside_a_merged_model_are_left_out_where_their_base_is_a_folder(server: Hub, model: Path) -> None:
+    (model / "adapter").mkdir()
+    shutil.copy(model / "model.safetensors", model / "adapter" / "adapter_model.safetensors")
+    (model / "adapter" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(model)}))
+    (model / "README.md").unlink()
+    push(model, "ann/m").done().says("its base is in a folder of this machine", "none: there is no README.md")
+    assert set(server.files("ann/m")) == (PARTS - {"README.md"}) | {".gitattributes"}
+
+
 def test_folders_that_hold_no_model(server: Hub, model: Path, tmp_path: Path) -> None:
     pickled = tmp_path / "pickled"
     pickled.mkdir()
@@ -206,6 +215,9 @@ def test_what_is_private_is_not_sent(server: Hub, model: Path, monkeypatch: pyte
         (["ann/m"], {"HF_TOKEN": "hf_" + "z" * 34}, ["does not accept the token", "hf auth login"]),
         (["ann/m"], {"HF_TOKEN": READER}, ["may not write to ann/m"]),
         (["bob/m"], {}, ["may not write to bob/m", "under the namespace bob"]),
+        (["https://hub.example/ann/m"], {}, ["no name that a hub accepts"]),
+        (["ann/m"], {"HF_TOKEN": "ünïcode-and-long"}, ["HF_TOKEN"]),
+        (["ann/m"], {"HF_ENDPOINT": "http://[::1"}, ["HF_ENDPOINT"]),
         (["ann/m"], {"HF_ENDPOINT": "hub"}, ["HF_ENDPOINT is 'hub'"]),
         (["ann/m"], {"HF_ENDPOINT": "http://ann:secret@127.0.0.1:9"}, ["http://127.0.0.1:9 was not reached"]),
         (["ann/m"], {"HF_ENDPOINT": "http://no-such-host.invalid"}, ["was not reached", "HF_ENDPOINT"]),
@@ -245,13 +257,14 @@ def test_mistakes_are_told_together(server: Hub, model: Path, monkeypatch: pytes
         ("/repos/create", 402, "asks for a payment"),
         ("/preupload/", 400, "does not take it: Odd"),
         ("/commit/", 404, "was not found"),
+        ("/validate-yaml", 400, "does not take the metadata of README.md"),
     ],
 )
 def test_a_hub_that_refuses_is_told_in_words_and_the_same_command_goes_on(
     server: Hub, model: Path, part: str, status: int, text: str
 ) -> None:
     server.answers[part] = (status, "Odd")
-    push(model, "ann/m").told(text, "Odd")
+    push(model, "ann/m").told(text, *(["Odd"] if part != "/validate-yaml" else []))
     server.answers.clear()
     push(model, "ann/m").done()
     assert set(server.files("ann/m")) == PARTS | {".gitattributes"}

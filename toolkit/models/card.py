@@ -79,18 +79,20 @@ def described(module: Any, results: Mapping[str, Any]) -> str:
     average = f", averaged over the steps before (`optim.average` {decay:g})" if decay is not None else ""
     of_all = f" of {total:,}" if isinstance(total, int) and total != results["steps"] else ""
     return (
-        f"A {type(whole).__name__} with {size:,} parameters{adapted}, {origin(results['config'])}, with "
+        f"A {type(whole).__name__} with {size:,} parameters{adapted}, {origin(results)}, with "
         f"finetune-toolkit. These are the weights after {results['steps']:,}{of_all} optimizer steps"
         f"{f': those of the evaluation with the {rule}' if (rule := results.get('rule')) else ''}{average}."
     )
 
 
-def origin(config: Any) -> str:
+def origin(results: Mapping[str, Any]) -> str:
     """Return which weights the training began with, in words."""
+    config = results["config"]
     section = getattr(config, "model", None)
     name = getattr(section, "name", None)
     if name is None:
-        return "trained from new weights"
+        embedded = results["summary"].get("model")
+        return f"trained from {embedded}" if embedded else "trained from new weights"
     base = base_on_hub(config)
     revision = getattr(section, "revision", None)
     if base is not None:
@@ -146,7 +148,7 @@ def data_name(config: Any) -> str:
 def data_section(results: Mapping[str, Any]) -> str:
     """Return what the data was: what the plan says of it, counts, hashes, and the files that it was read from."""
     record, samples = results.get("record", {}), results.get("samples", {})
-    lines = [f"- {name}: {text}" for name, text in results["summary"].items()]
+    lines = [f"- {name}: {text}" for name, text in results["summary"].items() if name != "model"]
     for key, what in (("train", "training samples"), ("evaluate", "evaluation samples")):
         digest = (record.get("data") or {}).get(key)
         if samples.get(key):

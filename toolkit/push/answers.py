@@ -27,6 +27,8 @@ def refused(error: Exception, repo: str, endpoint: str) -> Exception:
 
     address = without_secrets(endpoint)
     chain = list(causes(error))
+    if isinstance(error, ValueError) and "README.md" in str(error):
+        return Refused(f"the hub does not take the metadata of README.md: {without_secrets(told(error))}; mend them")
     for one in chain:
         if isinstance(one, LocalTokenNotFoundError):
             return Refused(no_token())
@@ -44,8 +46,6 @@ def refused(error: Exception, repo: str, endpoint: str) -> Exception:
                 f"{address} was not reached ({without_secrets(told(one))}); look at the network and at HF_ENDPOINT, "
                 "then start the same command again: what was sent is not sent again"
             )
-    if isinstance(error, ValueError) and "README.md" in str(error):
-        return Refused(f"the hub does not take the metadata of README.md: {without_secrets(told(error))}; mend them")
     return error
 
 

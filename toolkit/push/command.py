@@ -77,6 +77,8 @@ def push(wish: Wish, console: Console) -> int:
     token = get_token()
     if token is None:
         problems.append(no_token())
+    elif not re.fullmatch(r"[!-~]+", token):
+        problems.append("the token (HF_TOKEN, or that of hf auth login) has characters that no token has; set it anew")
     if problems or folder is None:
         raise UserError(*problems)
     api = HfApi(endpoint=endpoint(), token=token, library_name="finetune-toolkit")
@@ -251,6 +253,8 @@ def say(
         "branch": branch + ("" if place.head is not None or branch == "main" else ", new"),
         "files": f"{len(parts.sent)}, {in_bytes(total)}",
     }
+    if "README.md" not in parts.sent:
+        told["card"] = "none: there is no README.md"
     if parts.left_out:
         told["left out"] = ", ".join(f"{name} ({reason})" for name, reason in parts.left_out.items())
     if former:
