@@ -111,15 +111,15 @@ def evaluation(results: Mapping[str, Any]) -> str:
     metrics, baseline, count = results["metrics"], results["baseline"], results.get("samples", {}).get("evaluate")
     if not metrics:
         return "It was not evaluated: the run had no evaluation data."
-    rows = "\n".join(
-        f"| {name} | {value:.4f} | {f'{baseline[name]:.4f}' if name in baseline else ''} |"
-        for name, value in metrics.items()
-    )
-    samples = f"{count:,} samples" if count else "samples"
+    columns = ["metric", "this model", "baseline"] if baseline else ["metric", "this model"]
+    rows = [
+        [name, f"{value:.4f}", f"{baseline[name]:.4f}" if name in baseline else ""] for name, value in metrics.items()
+    ]
+    table = "\n".join(f"| {' | '.join(row[: len(columns)])} |" for row in [columns, ["---"] * len(columns), *rows])
+    trivial = " The baseline is a trivial prediction, scored on the same samples." if baseline else ""
     return (
-        f"On {samples} of {evaluation_data(results)}, with the weights after step {results['steps']:,}. The "
-        "loss is a mean over what it is summed over (`units` in the ledger of the run). The baseline is a trivial "
-        f"prediction, scored on the same samples.\n\n| metric | this model | baseline |\n| --- | --- | --- |\n{rows}"
+        f"On {f'{count:,} samples' if count else 'samples'} of {evaluation_data(results)}, with the weights after step "
+        f"{results['steps']:,}. The loss is the mean over its units: tokens, samples or pairs.{trivial}\n\n{table}"
     )
 
 
