@@ -79,25 +79,24 @@ def described(module: Any, results: Mapping[str, Any]) -> str:
     average = f", averaged over the steps before (`optim.average` {decay:g})" if decay is not None else ""
     of_all = f" of {total:,}" if isinstance(total, int) and total != results["steps"] else ""
     return (
-        f"A {type(whole).__name__} with {size:,} parameters{adapted}, {origin(results)}, with "
-        f"finetune-toolkit. These are the weights after {results['steps']:,}{of_all} optimizer steps"
+        f"A {type(whole).__name__} with {size:,} parameters{adapted}, trained with finetune-toolkit. It began "
+        f"{origin(results)}. These are the weights after {results['steps']:,}{of_all} optimizer steps"
         f"{f': those of the evaluation with the {rule}' if (rule := results.get('rule')) else ''}{average}."
     )
 
 
 def origin(results: Mapping[str, Any]) -> str:
-    """Return which weights the training began with, in words."""
+    """Return which weights the training began with, as the end of a sentence."""
     config = results["config"]
     section = getattr(config, "model", None)
-    name = getattr(section, "name", None)
+    name, revision = getattr(section, "name", None), getattr(section, "revision", None)
     if name is None:
         embedded = results["summary"].get("model")
-        return f"trained from {embedded}" if embedded else "trained from new weights"
+        return f"as {embedded}" if embedded else "with new weights"
     base = base_on_hub(config)
-    revision = getattr(section, "revision", None)
     if base is not None:
-        return f"fine-tuned from `{base}`" + (f" (revision `{revision}`)" if revision else "")
-    return f"fine-tuned from a model in a folder, `{last_part(str(name))}`"
+        return f"as `{base}`" + (f" (revision `{revision}`)" if revision else "")
+    return f"as a model in a folder, `{last_part(str(name))}`"
 
 
 def use_of_files(adapters_alone: bool) -> str:
