@@ -73,14 +73,14 @@ def described(module: Any, results: Mapping[str, Any]) -> str:
     trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
     whole = module.get_base_model() if has_adapters(module) else module
     places = " and a new head" if has_adapters(module) and module.active_peft_config.modules_to_save else ""
-    adapted = f", of which {trained:,} in adapters{places} were trained" if has_adapters(module) else ""
+    adapted = f" Of these {trained:,} in adapters{places} were trained." if has_adapters(module) else ""
     total = results.get("record", {}).get("total_steps")
     decay = results["config"].optim.average if results["config"].exports_average else None
     average = f", averaged over the steps before (`optim.average` {decay:g})" if decay is not None else ""
     of_all = f" of {total:,}" if isinstance(total, int) and total != results["steps"] else ""
     return (
-        f"A {type(whole).__name__} with {size:,} parameters{adapted}, trained with finetune-toolkit. It began "
-        f"{origin(results)}. These are the weights after {results['steps']:,}{of_all} optimizer steps"
+        f"A {type(whole).__name__} with {size:,} parameters, trained with finetune-toolkit. It began "
+        f"{origin(results)}.{adapted} These are the weights after {results['steps']:,}{of_all} optimizer steps"
         f"{f': those of the evaluation with the {rule}' if (rule := results.get('rule')) else ''}{average}."
     )
 
