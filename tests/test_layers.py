@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 ORDER = """
     __main__ cli
     notebook
+    report
     verify
     push
     predict
