@@ -13,7 +13,7 @@ import pytest
 import vl_convert
 from hypothesis import given
 from hypothesis import strategies as st
-from resuming import run, stopped
+from resuming import acting, run, stopped
 from tiny_recipe import Tiny
 from tiny_recipe import task as tiny_task
 from trial import command_here, state_of
