@@ -11,7 +11,9 @@ ROOT = Path(__file__).parent.parent
 ORDER = """
     __main__ cli
     notebook
+    report
     verify
+    push
     predict
     recipe_command
     run export_command

@@ -24,7 +24,7 @@ from toolkit.distributed.memory import lack_of, lacks_memory
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import SharedUserError, UserError
-from toolkit.models.export import THRESHOLDS
+from toolkit.models.card import THRESHOLDS
 from toolkit.models.packing import take_padding_out
 from toolkit.output.console import SECONDS_BETWEEN_LINES, Console, clock
 from toolkit.output.provenance import versions

@@ -9,7 +9,8 @@ from toolkit.checkpoint.format import digest_of_file
 from toolkit.config.model import Dtype, ModelConfig
 from toolkit.config.yaml import read_yaml
 from toolkit.errors import UserError
-from toolkit.models.export import NOTE, note_in
+from toolkit.models.card import NOTE
+from toolkit.models.export import note_in
 from toolkit.models.load import model_settings, read_json
 from toolkit.output.run_folder import read_record
 from toolkit.predictor import Predictor, Request

@@ -13,7 +13,7 @@ from toolkit.data.text_columns import length_limit
 from toolkit.errors import UserError
 from toolkit.label_metrics import HALF
 from toolkit.losses import full_precision, logits_of
-from toolkit.models.export import THRESHOLDS
+from toolkit.models.card import THRESHOLDS
 from toolkit.models.heads import sequence_classifier
 from toolkit.models.load import model_settings
 from toolkit.models.tokenizer import tokenizer
