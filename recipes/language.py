@@ -26,6 +26,7 @@ from toolkit.tasks.language_modeling.blocks import pad_blocks
 from toolkit.tasks.language_modeling.data import Documents
 from toolkit.tasks.language_modeling.masks import Masking
 from toolkit.tasks.language_modeling.metrics import (
+    GUESSED,
     guesses,
     scores_of,
     show_guesses,
@@ -76,8 +77,10 @@ def task(config: Language) -> Task:
         references=lambda batch: truths(batch["labels"]),
         scores=lambda model, batch: mean_losses(laid_out(token_scores(model, batch).losses, batch), batch["labels"]),
         metrics=[token_accuracy],
+        named_metrics={"accuracy": token_accuracy},
         from_loss=lambda mean, units: scores_of(mean, units, data.evaluate.stream.bytes if is_causal else None),
         baseline_scores=lambda: unigram_scores(data.train.stream, data.evaluate.stream, tokens, objective),
+        quality=GUESSED,
         show=show_guesses(data.evaluate, tokens, objective),
         decode=tokens.decode,
         export=pretrained_folder(tokens, None, "Language model", "text-generation" if is_causal else "fill-mask"),

@@ -22,6 +22,7 @@ from toolkit import BatchConfig, Config, Task, fine_tune
 from toolkit.config.loss import SmoothingConfig
 from toolkit.config.model import ModelConfig
 from toolkit.data.config import embedded_splits
+from toolkit.details import COMMON_WORDS
 from toolkit.errors import require
 from toolkit.losses import counted, reference_losses, summed_cross_entropy
 from toolkit.models.tokenizer import SEQ2SEQ, tokenizer
@@ -29,9 +30,9 @@ from toolkit.sample_data.dates import written_dates
 from toolkit.tasks.seq2seq.data import TranslationPairs
 from toolkit.tasks.seq2seq.export import seq2seq_folder
 from toolkit.tasks.seq2seq.generation import GenerateConfig, generated_texts
-from toolkit.tasks.seq2seq.metrics import bleu, exact_match
 from toolkit.tasks.seq2seq.models import check_seq2seq, longest_text, seq2seq_model, target_logits
 from toolkit.tasks.seq2seq.pairs import pad_pairs
+from toolkit.text_metrics import bleu, exact_match, named_text_metrics
 
 if TYPE_CHECKING:
     from toolkit.data.sources import Splits
@@ -79,6 +80,8 @@ def task(config: Translate) -> Task:
         scores=lambda model, batch: reference_losses(target_logits(model, batch), batch["labels"]),
         postprocess=lambda written: pairs.postprocess(written, baseline=pairs.copies()),
         metrics=[bleu, exact_match],
+        named_metrics=named_text_metrics(),
+        quality=COMMON_WORDS,
         show=pairs.show,
         decode=tokens.decode,
         export=seq2seq_folder(tokens, config.data, "Translation", "translation"),

@@ -29,11 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = CommandParser(prog="toolkit", description="Look after runs of finetune-toolkit.")
     parser.add_argument("--version", action="version", version=f"finetune-toolkit {own_version()}")
-    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare,export,predict,chat}")
+    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare,report,export,push,predict,chat}")
     add_status(commands)
     add_verify(commands)
     add_compare(commands)
+    add_report(commands)
     add_export(commands)
+    add_push(commands)
     add_predict(commands)
     add_chat(commands)
     try:
@@ -139,6 +141,25 @@ def add_compare(commands: Any) -> None:
     compare.add_argument("second", type=Path, metavar="B", help="another one")
 
 
+def add_report(commands: Any) -> None:
+    report = commands.add_parser(
+        "report",
+        help="make a page of a run to look at, or of several side by side",
+        description="Write report.html into a run folder: what was run, curves, metrics, predictions, where the time "
+        "went. It is one file that needs no network. Several runs stand side by side, what differs first. A run may be "
+        "under way, stopped or dead.",
+    )
+    report.set_defaults(command=make_report)
+    report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run folder, such as runs/classify")
+    report.add_argument("--output", type=Path, metavar="FILE", help="the page (default: report.html in the run folder)")
+    report.add_argument(
+        "--follow",
+        type=float,
+        metavar="SECONDS",
+        help="write it again after so many seconds, until no process works on the run any more",
+    )
+
+
 def add_export(commands: Any) -> None:
     export = commands.add_parser(
         "export",
@@ -153,6 +174,30 @@ def add_export(commands: Any) -> None:
     )
     export.add_argument(
         "--recipe", type=Path, metavar="FILE", help="the recipe's file, if it is not where it was when the run began"
+    )
+
+
+def add_push(commands: Any) -> None:
+    push = commands.add_parser(
+        "push",
+        help="send a trained model to a hub, private unless told otherwise",
+        description="Send the model of a run, or a model folder, to the Hugging Face Hub, or to the hub that "
+        "HF_ENDPOINT names: weights in safetensors, configuration, tokenizer and card, and nothing else of the run. It "
+        "says before what will be sent. The same command again goes on after a kill, and makes no commit where nothing "
+        "has changed. The token is that of hf auth login, or HF_TOKEN.",
+    )
+    push.set_defaults(command=push_model)
+    push.add_argument("model", type=Path, metavar="RUN_OR_MODEL", help="a run folder or a model folder")
+    push.add_argument("repo", metavar="REPO", help="owner/name, or a name of your own")
+    push.add_argument("--public", action="store_true", help="for everybody to read (default: private)")
+    push.add_argument("--revision", metavar="BRANCH", help="a branch, which is made if it is not there (default: main)")
+    push.add_argument("--message", metavar="TEXT", help="of the commit (default: which step of which run)")
+    push.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="send this file of the model's folder too, which is no part of a model",
     )
 
 
@@ -180,6 +225,13 @@ def add_predict(commands: Any) -> None:
     )
     predict.add_argument("--scores", action="store_true", help="the scores of all classes, not of the predicted alone")
     predict.add_argument("--tokens", type=int, metavar="N", help="the longest text that is written, in tokens")
+    predict.add_argument(
+        "--threshold",
+        type=float,
+        metavar="P",
+        help="of several labels predict those with a probability above it (default: the thresholds that the model was "
+        "saved with)",
+    )
     predict.add_argument("--batch", type=int, default=32, metavar="N", help="samples at once (default: 32)")
     predict.add_argument(
         "--dtype", choices=["float32", "bfloat16", "float64"], default="float32", help="of the weights"
@@ -224,6 +276,8 @@ def show_status(given: argparse.Namespace) -> int:
         summary["reason"] = record["reason"]
     if is_number(record.get("step")) and is_number(record.get("epoch", 0.0)):
         summary["step"] = steps_done(folder, record)
+    if isinstance(exported := record.get("exported"), dict) and is_number(exported.get("step")):
+        summary["model"] = saved_model(folder, exported)
     if is_number(record.get("repeated")) and record["repeated"]:
         summary["repeated"] = f"{record['repeated']:,} step(s) were done again after a crash"
     for name in ("metrics", "baseline"):
@@ -238,6 +292,13 @@ def show_status(given: argparse.Namespace) -> int:
 def is_number(value: object) -> bool:
     """Return whether this is a number, in a file that may be damaged."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def saved_model(folder: Path, exported: dict[str, Any]) -> str:
+    """Return which step's weights are in model/, and why these."""
+    rule = f", the evaluation with the {exported['rule']}" if exported.get("rule") else ""
+    gone = "" if (folder / "model").is_dir() else "; model/ is not there any more"
+    return f"the weights after step {exported['step']:,}{rule}{gone}"
 
 
 def code_of(state: str, record: dict[str, Any]) -> int:
@@ -310,12 +371,31 @@ def compare_runs(given: argparse.Namespace) -> int:
     return RIGHT if comparison.same else WRONG
 
 
+def make_report(given: argparse.Namespace) -> int:
+    """Make the page of some runs and return the exit code."""
+    from toolkit.report.command import report
+
+    if given.follow is not None and not given.follow >= 1:
+        raise UserError(f"--follow is {given.follow:g}; give 1 second or more")
+    report(given.runs, given.output, given.follow, Console(is_main=True))
+    return RIGHT
+
+
 def export_model(given: argparse.Namespace) -> int:
     """Save the model of a checkpoint and return the exit code."""
     from toolkit.export_command import export
 
     export(given.run, given.step, given.recipe, Console(is_main=True))
     return RIGHT
+
+
+def push_model(given: argparse.Namespace) -> int:
+    """Send a model to a hub and return the exit code."""
+    from toolkit.push.command import Wish, push
+
+    names = ("model", "repo", "public", "revision", "message")
+    wish = Wish(**{name: getattr(given, name) for name in names}, also=tuple(given.also))
+    return push(wish, Console(is_main=True))
 
 
 def predict_rows(given: argparse.Namespace) -> int:
@@ -333,7 +413,7 @@ def predict_rows(given: argparse.Namespace) -> int:
         names = {"true": True, "false": False, None: None}
         header = names[given.header] if given.header in names else [name.strip() for name in given.header.split(",")]
         wish = {name: getattr(given, name) for name in ("model", "file", "output", "scores", "tokens", "batch")}
-        wish |= {name: getattr(given, name) for name in ("dtype", "threads", "overwrite")}
+        wish |= {name: getattr(given, name) for name in ("dtype", "threads", "overwrite", "threshold")}
         predict(Wish(**wish, columns=columns, header=header))
     except UserError as error:
         report("toolkit predict", None, error)

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from toolkit.best_evaluation import best_of_rows
-from toolkit.best_weights import metrics_after
+from toolkit.best_weights import evaluations_of, metrics_after
 from toolkit.checkpoint.compatibility import check_data
 from toolkit.checkpoint.format import DamagedError, inspect, read_state
 from toolkit.checkpoint.load import load_exported
@@ -22,6 +22,7 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import UserError
 from toolkit.evaluation import evaluate_model
+from toolkit.metric_choice import with_metrics
 from toolkit.models.parameters import digest_of_frozen
 from toolkit.output.console import Console, Display
 from toolkit.output.evaluation_file import Evaluation, evaluation_of, weights_of_training, write_evaluation
@@ -71,12 +72,13 @@ def export(run: Path, step: int | None, recipe: Path | None, console: Console) -
     folder.claim()
     try:
         with in_folder(begun_in(record)):
-            task = build_task(config)
+            task = with_metrics(build_task(config), config)
             if task.export is None:
                 raise UserError(f"the recipe {record.get('recipe')} saves no model: its task has no `export`")
             data = digests_of_data(task)
             check_data(data, start.state.get("data", {}), f"when {start.checkpoint} was written")
-            return save(start, data["evaluate"], task, config, runtime, folder, console)
+            rule = config.checkpoint.best if step is None and config.exports_best else None
+            return save(start, rule, data["evaluate"], task, config, runtime, folder, console)
     finally:
         folder.release()
         runtime.close()
@@ -141,6 +143,7 @@ def chosen_checkpoint(folder: RunFolder, config: Config, step: int | None) -> St
 
 def save(
     start: Start,
+    rule: str | None,
     data: str | None,
     task: Task,
     config: Any,
@@ -148,8 +151,9 @@ def save(
     folder: RunFolder,
     console: Console,
 ) -> Result:
-    """Evaluate the weights of a checkpoint, write evaluation and model, and print the result; `data` is the digest of
-    the evaluation data.
+    """Evaluate the weights of a checkpoint, write evaluation and model, and print the result.
+
+    `rule` says by which evaluation it is this checkpoint, if by any; `data` is the digest of the evaluation data.
 
     Raises:
         UserError: they don't fit the model, or it can't be saved.
@@ -170,8 +174,18 @@ def save(
         assert known is not None  # requests to stop are not noted here
         evaluation = replace(known, metrics=noted or known.metrics)
     with explain_disk_errors(folder.path):
+        record = folder.record()
         results = results_for_export(
-            task, config, evaluation.metrics, evaluation.baseline, start.step, evaluation.details
+            task,
+            config,
+            evaluation.metrics,
+            evaluation.baseline,
+            start.step,
+            evaluation.details,
+            record,
+            rule if noted else None,
+            evaluations_of(folder),
+            record.get("warnings", ()),
         )
         try:
             folder.write_model(lambda path: export(module, path, results))
@@ -182,10 +196,14 @@ def save(
         # After the model, for which the disk is likelier to be too small: then nothing has changed.
         if task.data.evaluate is not None:
             write_evaluation(folder.path, evaluation, weights, {"samples": len(task.data.evaluate), "digest": data})
-        of_run = {"metrics": evaluation.metrics, "baseline": evaluation.baseline}
+        of_run = {
+            "metrics": evaluation.metrics,
+            "baseline": evaluation.baseline,
+            "undefined": dict(evaluation.undefined),
+        }
         is_finished = folder.record().get("status") == "finished"
         folder.update(exported={"step": start.step, "rule": None}, **(of_run if is_finished else {}))
     console.print(f"saved the model of step {start.step:,}, from {start.checkpoint}")
-    result = Result(evaluation.metrics, evaluation.baseline, start.step, folder.path)
+    result = Result(evaluation.metrics, evaluation.baseline, start.step, folder.path, evaluation.undefined)
     print_result(result, console, places={"model": "model"})
     return result

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from toolkit.best_weights import Exported, best_is_there, settle_exported
+from toolkit.best_weights import Exported, best_is_there, evaluations_of, settle_exported
 from toolkit.checkpoint.compatibility import check_data
 from toolkit.checkpoint.exchange import Exchange
 from toolkit.checkpoint.format import retire
@@ -29,6 +29,7 @@ from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluate_only import evaluate_only
 from toolkit.loop import train
+from toolkit.metric_choice import with_metrics
 from toolkit.models.compiled import compiling_explained
 from toolkit.models.parameters import weights_of
 from toolkit.optimizer import exported_weights
@@ -79,12 +80,14 @@ def run(
                 f"{recipe}: this run is finished; nothing was trained again (--output starts another, --resume never "
                 "starts this one from scratch)"
             )
+            if missing := [name for name in config.evaluate.metric_names or () if name not in finished.metrics]:
+                console.print(f"{recipe}: --evaluate.only computes {', '.join(missing)} of its model")
             print_result(finished, console)
             return finished
         record = RunRecord(folder, runtime, recipe)
         with recorded(record, config):
             runtime.phase("reading data", patient=True)
-            task = runtime.together(lambda: build_task(config))
+            task = runtime.together(lambda: with_metrics(build_task(config), config))
             if finished := runtime.on_main(lambda: nothing_to_do(folder, config, task)):
                 console.print(f"{recipe}: this run is finished, on the same data; nothing was trained again")
                 print_result(finished, console)
@@ -293,7 +296,7 @@ def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunR
     runtime.phase(WRITING, patient=True)
     exported = settle_exported(state, evaluation, folder)
     evaluation = exported.evaluation
-    result = Result(evaluation.metrics, evaluation.baseline, state.step, folder.path)
+    result = Result(evaluation.metrics, evaluation.baseline, state.step, folder.path, evaluation.undefined)
     worse = worse_than(result.baseline, result.metrics)
     state.warnings += [worse] if worse else []
     meters = measured(state)
@@ -318,7 +321,7 @@ def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunR
         console.summary("", described(meters))
     print_result(result, console)
     if runtime.is_main:
-        console.summary("", {"on disk": on_disk(folder)})
+        console.summary("", {"on disk": on_disk(folder), "a page": f"toolkit report {folder.path}"})
     if worse:
         console.print(f"\nwarning: {worse}")
     return result
@@ -362,8 +365,19 @@ def write_results(state: TrainState, exported: Exported, folder: RunFolder, trai
         write_evaluation(folder.path, evaluation, weights, data)
     if task.export is None or trained is None:
         return
-    export, metrics, baseline = task.export, evaluation.metrics, evaluation.baseline
-    results = results_for_export(task, state.config, metrics, baseline, exported.step, evaluation.details)
+    export = task.export
+    results = results_for_export(
+        task,
+        state.config,
+        evaluation.metrics,
+        evaluation.baseline,
+        exported.step,
+        evaluation.details,
+        folder.record(),
+        state.config.checkpoint.best if state.best is not None and state.config.exports_best else None,
+        evaluations_of(folder),
+        state.warnings,
+    )
     try:
         folder.write_model(lambda path: export(trained, path, results))
     except (UserError, OSError, SafetensorError):

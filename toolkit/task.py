@@ -66,9 +66,27 @@ class Postprocessed:
     """How sure the model is of each item, by name, for a reader."""
     samples: Sequence[int] | None = None
     """Where each item is of one sample, the id of that: it is shown with its `Task.scores`."""
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good a single prediction is, for a reader: the worst and the best are shown, nothing is decided by it."""
+
+    name: str
+    """What it is, such as "share of words that are right": more is better."""
+    of: Callable[[Any, Any, Mapping[str, float] | None], float]
+    """Returns it, given a prediction, its reference and what `Task.scores` says of the sample (None without)."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Other predictions, made of the probabilities in a way that may be chosen on the evaluation data: by
+    `Task.tuned`."""
+
+    predictions: Any
+    """One per sample, in the order of the probabilities, as `Task.predict` gives them."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What else is to be known of all predictions together, such as a confusion matrix: plain values, which JSON can
-    hold. An export gets them as `details`."""
+    """What was chosen: see `Postprocessed.details`."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +127,10 @@ class TaskData:
     """The columns that hold what a model is given, by the part that they play, such as "text": a saved model remembers
     them for `toolkit predict`."""
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Groups of the evaluation that have metrics of their own, by name: the ids of the samples in each, or, where
-    `Task.postprocess` makes items that are of no single sample, the numbers of these."""
+    """Groups of the evaluation that have metrics and a loss of their own, by name: the ids of the samples in each, or,
+    where `Task.postprocess` makes items that are of no single sample, the numbers of these."""
+    item_of: np.ndarray | None = None
+    """Where groups are of such items: the number of the item that each evaluation sample belongs to."""
 
 
 def labels_of(batch: Batch) -> torch.Tensor:
@@ -164,6 +184,15 @@ class Task:
     is tried with those of a few samples, and with all of them where that fails."""
     metrics: Sequence[Metric] = ()
     """Functions that score all predictions beside all references, in the main process alone (`toolkit.metrics`)."""
+    named_metrics: Mapping[str, Metric] = field(default_factory=dict)
+    """Metrics that the setting evaluate.metrics can name: under each name a function that returns a score of this name,
+    perhaps among others. Without any, the functions in `metrics` can be named."""
+    probabilities: Callable[[torch.nn.Module, Batch], torch.Tensor] | None = None
+    """Returns the probability of each class, (samples, classes), for metrics that take them
+    (`toolkit.metrics.of_probabilities`) and for `tuned`. It shares the forward pass of loss and predictions."""
+    tuned: Callable[[Any, Any], Tuned] | None = None
+    """Returns other predictions, made of all probabilities and what they are held against, such as by thresholds that
+    are best there. They are scored by the same metrics, whose names then begin with "tuned_"."""
     from_loss: Callable[[float, float], Mapping[str, float]] | None = None
     """Returns further metrics, by name, that follow from the loss: given its mean over the units, and their number."""
     baseline: Any = None
@@ -175,6 +204,12 @@ class Task:
     show: Callable[[int, Any, Any], Mapping[str, Any]] | None = None
     """Returns what a reader sees of an evaluated sample, for predictions.jsonl: given its id (with `postprocess`: the
     number of the item), its prediction and its reference; texts, numbers and lists by name."""
+    quality: Quality | None = None
+    """How good a single prediction is: report.html shows the worst and the best, and how quality goes with length."""
+    details: Callable[[Any, Any], Mapping[str, Any]] | None = None
+    """Returns what else is to be known of all predictions and references together, such as a confusion matrix, given
+    what the metrics are given: plain values, which JSON can hold. It is called after the last evaluation; report.html
+    draws what `toolkit.evaluation_quality` makes, and an export gets them all as `details`."""
     decode: Callable[[Sequence[int]], str] | None = None
     """Returns the text of the ids of some tokens, so that notebooks can show a batch; None where samples are no
     tokens."""

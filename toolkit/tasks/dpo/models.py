@@ -18,6 +18,7 @@ from toolkit.models.export import pretrained_folder
 from toolkit.models.lora import has_adapters
 from toolkit.models.parameters import digest_of_frozen
 from toolkit.models.tokenizer import tokenizer
+from toolkit.models.usage import CHAT as CHAT_USE
 from toolkit.randomness import seed_for
 from toolkit.tasks.conversations.models import causal_model
 from toolkit.vocabulary_loss import causal_scores, laid_out
@@ -100,6 +101,10 @@ def completion_log_probabilities(model: Any, batch: dict[str, torch.Tensor]) -> 
     each = laid_out(causal_scores(model, batch).losses, batch)
     # The sum of a long completion has thousands where the difference of two models has hundredths.
     return -each.sum(1, dtype=torch.float64)
+
+
+SCORES = ("preference_accuracy", "margin", "reward_chosen", "reward_rejected")
+"""The names of what `preference_scores` returns."""
 
 
 def preference_scores(predictions: Any, references: Any) -> Scores:
@@ -226,7 +231,8 @@ def export_policy(
     tokens: Any, config: ModelConfig, reference: str | None, seed: int
 ) -> Callable[[Any, Path, Mapping[str, Any]], None]:
     """Return a task's `export` that saves the policy alone, with its tokenizer, and records its reference."""
-    export = pretrained_folder(tokens, None, "Preferences (DPO)", "text-generation")
+    usage = CHAT_USE if tokens.chat_template else None
+    export = pretrained_folder(tokens, None, "Preferences (DPO)", "text-generation", usage)
 
     def write(module: PolicyAndReference, folder: Path, results: Mapping[str, Any]) -> None:
         export(module.policy, folder, results)
