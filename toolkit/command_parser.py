@@ -79,7 +79,7 @@ class CommandParser(argparse.ArgumentParser):
             name, _, value = word.partition("=")
             if name.startswith("-"):
                 called = [own for own, others in CALLED_ELSEWHERE.items() if own in names and name in others.split()]
-                near = called or get_close_matches(name.replace("_", "-"), names, 1, 0.6)
+                near = called or get_close_matches(name, [own for own in names if own != "--help"], 1, 0.6)
                 meant = f"did you mean {near[0]}?" if near else f"it takes {', '.join(names)}"
                 part = name.rpartition(".")[2].lstrip("-").removesuffix("_column")
                 if near == ["--column"] and part != "columns":

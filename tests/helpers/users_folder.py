@@ -3,8 +3,7 @@
     python tests/helpers/users_folder.py FOLDER
 
 makes it: `recipes/` and `accelerate_configs/` as in a clone, some data for each recipe, `models/`, and in `runs/` a
-finished classifier (`reviews`), one that was
-stopped (`stopped`), and a finished tagger and chat model (`tags`, `talk`).
+classifier that is finished (`reviews`), one that was stopped (`stopped`), a tagger (`tags`) and a chat model (`talk`).
 """
 
 import json

@@ -100,6 +100,19 @@ MISTAKES = (
         "step 4",
         before="truncate -s 50 runs/stopped/checkpoints/step-000004/weights.safetensors",
     ),
+    # report and push
+    wrong("toolkit report", "RUN is missing; it is written: toolkit report RUN"),
+    wrong("toolkit report run/reviews", "there is no such folder; did you mean", mend={"run/": "runs/"}),
+    wrong("toolkit report runs/reviews --html page.html", "--html is no argument of toolkit report"),
+    wrong(
+        "toolkit report runs/reviews --output runs",
+        "which is a folder; name a file in it, such as runs/report.html",
+        then="toolkit report runs/reviews --output runs/report.html",
+    ),
+    wrong("toolkit report runs/reviews runs/tags", "name a file with", mend={"": "--output runs.html"}),
+    wrong("toolkit push runs/reviews", "REPO is missing; it is written: toolkit push RUN_OR_MODEL REPO"),
+    wrong("toolkit push runs/reviews 'me/my model'", "HF_HUB_OFFLINE is set", "give owner/name"),
+    wrong("toolkit push runs/reviews me/model --token x", "--token is no argument of toolkit push; it takes --help"),
     # predict
     wrong(
         "toolkit predict", "MODEL and FILE and --output are missing; it is written: toolkit predict MODEL FILE --out"
@@ -172,6 +185,7 @@ MISTAKES = (
     wrong(f"{PREDICT} --output out.csv --batch 0", "--batch is 0; it must be 1 or greater"),
     wrong(f"{PREDICT} --output out.csv --batch many", "--batch is many; it must be a whole number"),
     wrong(f"{PREDICT} --output out.csv --dtype fp16", "it must be one of: float32, bfloat16, float64"),
+    wrong(f"{PREDICT} --output out.csv --threshold 2", "--threshold is 2.0; it must be at least 0 and below 1"),
     wrong(f"{PREDICT} --output out.csv --threads 0", "--threads is 0; it must be from 1 to 1,024"),
     wrong(f'{PREDICT} --output out.csv --header "a,b"', "has 1 fields ('text'), but header has 2 names"),
     wrong("toolkit predict runs/tags unlabelled.csv --output out.csv", "give", mend={"": "--column tokens=text"}),

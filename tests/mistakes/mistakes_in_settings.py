@@ -121,6 +121,8 @@ MISTAKES = (
     wrong("--checkpoint.best accuracy", "give lowest or highest", mend={"accuracy": '"highest accuracy"'}),
     wrong("--checkpoint.best highest accuracy", "2 words", mend={"highest accuracy": '"highest accuracy"'}),
     Mistake(f'{CLASSIFY} --checkpoint.best "highest f1"', ("loss, accuracy, macro_f1",), {"f1": "macro_f1"}),
+    Mistake(f"{CLASSIFY} --evaluate.metrics accurcy", ("which this task does not have",), {"accurcy": "accuracy"}),
+    wrong("--push_to_hub", "a run sends nothing to anybody; afterwards: toolkit push RUN owner/name"),
     wrong("--evaluate.only maybe", "evaluate.only is maybe; it must be true or false"),
     wrong("--evaluate.every epoch", "evaluate.every is epoch; it must be a whole number or null"),
     wrong("--export average", "no average of the weights is kept", mend={"": "--optim.average 0.999"}),
