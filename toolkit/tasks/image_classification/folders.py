@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.data.discovery import TEST, TRAIN, VALIDATION, conventional, near
-from toolkit.data.files import format_of
+from toolkit.data.endings import ASIDE, format_of
 from toolkit.data.sources import Splits
 from toolkit.errors import UserError
 
@@ -138,7 +138,7 @@ def _table(paths: list[Path], labels: list[str]) -> "datasets.Dataset":
 
 def _has_table(folder: Path) -> bool:
     """Return whether a table next to the images is meant: it describes them, or the folders do not label them."""
-    tables = [path for path in sorted(folder.iterdir()) if path.is_file() and format_of(path) not in (None, "text")]
+    tables = [path for path in sorted(folder.iterdir()) if path.is_file() and format_of(path) not in (None, *ASIDE)]
     tables += [path for name in _names(folder) for path in sorted((folder / name).glob(f"{DESCRIBED}.*"))]
     if any(path.name.lower().startswith(f"{DESCRIBED}.") and format_of(path) for path in tables):
         return True
@@ -148,7 +148,7 @@ def _has_table(folder: Path) -> bool:
 
 def _refuse_archives(folder: Path) -> None:
     packed = [path.name for path in sorted(folder.iterdir()) if path.name.lower().endswith(PACKED)]
-    tables = any(format_of(path) not in (None, "text") for path in folder.rglob("*"))
+    tables = any(format_of(path) not in (None, *ASIDE) for path in folder.rglob("*"))
     if packed and not tables:
         raise UserError(
             f"the folder {folder} holds an archive ({packed[0]}) and no images; unpack it and give the folder"

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.data.config import DataConfig
-from toolkit.data.discovery import is_file, named_files
-from toolkit.data.files import format_of
-from toolkit.data.formats.content import form_of_text, is_parquet, refuse_foreign
+from toolkit.data.discovery import named_files
+from toolkit.data.endings import format_of
+from toolkit.data.formats.archive import is_file
+from toolkit.data.formats.content import form_of_text, is_parquet, refuse_packed
 from toolkit.data.formats.text import ROWS_AT_ONCE, file_errors, open_text
 from toolkit.errors import UserError
 
@@ -110,7 +111,7 @@ def _texts(path: Path) -> "pyarrow.ChunkedArray":
 
     parts = []
     with file_errors(path):
-        refuse_foreign(path)
+        refuse_packed(path)
         with open_text(path, newline="\n") as file:
             while lines := [line.rstrip("\r\n") for line in islice(file, ROWS_AT_ONCE)]:
                 parts.append(pa.array(lines, pa.string()))
