@@ -17,6 +17,7 @@ from toolkit.data.formats.excel import read_sheet
 from toolkit.data.formats.header import Header
 from toolkit.data.formats.inside import divided
 from toolkit.data.formats.json import read_json, read_json_lines
+from toolkit.data.formats.labelled_lines import looks_labelled, read_labelled_lines
 from toolkit.data.formats.parquet import read_parquet
 from toolkit.data.formats.text import file_errors, first_bytes, read_text
 from toolkit.errors import UserError
@@ -32,11 +33,12 @@ READERS: dict[str, Callable[[Path], "pyarrow.Table"]] = {
 }
 """What reads a format, where nothing but the file says how. Of csv, tsv and excel the columns have no types and perhaps
 no names; excel, json and zip may hold several tables."""
-TEXTS_ONLY = ("csv", "tsv", "excel")
+TEXTS_ONLY = ("csv", "tsv", "excel", "labelled lines")
 
 NOTES = {
     "tsv": "read as a table separated by tabs",
     "text": "read as a text",
+    "labelled lines": "each line divided at its first space",
     "excel": "read as an Excel workbook",
     "zip": "read as a zip archive",
 }
@@ -134,6 +136,9 @@ def _read(path: Path, inner: str | None, form: str, options: FileOptions) -> tup
         return read_json(path, inner)
     if form in READERS:
         return READERS[form](path), ""
+    if form == "labelled lines":
+        assert isinstance(options.header, list)
+        return read_labelled_lines(path, options.header), ""
     return read_separated(path, form, options.header)
 
 
@@ -145,6 +150,8 @@ def _format_by_content(path: Path, options: FileOptions) -> str:
         return "json lines" if found == "json lines" else "text"
     if found:
         return found
+    if isinstance(options.header, list) and len(options.header) == 2 and looks_labelled(path):
+        return "labelled lines"
     if format_of(path) == "text":
         raise UserError(f"{path} is a text without tabs, so it has no columns; {what_to_do_with(path)}")
     ending = path.name.partition(".")[2] if path.suffix.lower() == ".gz" else path.suffix.lower()

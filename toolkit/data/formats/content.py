@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 from toolkit.data.formats.archive import ZIP, whole
+from toolkit.data.formats.labelled_lines import looks_labelled
 from toolkit.data.formats.text import LINES_LOOKED_AT, first_bytes, first_lines
 from toolkit.errors import UserError
 
@@ -93,10 +94,6 @@ def what_to_do_with(path: Path) -> str:
         f"its first line is {first!r}: if that is a table, give the file the ending that says how it is separated "
         f"(a link will do: ln -s {path.name} {path.name}.csv)"
     )
-    labels = [line.split(maxsplit=1)[0] for line in lines]
-    if len(labels) > 3 and len(set(labels)) <= len(labels) / 2 and all(" " in line.strip() for line in lines):
-        advice += (
-            "; if each line is a label, a space and a text, a table becomes of it by: "
-            f"sed 's/ /\\t/' {path.name} > {path.stem}.tsv, to be read with --data.header \"[label, text]\""
-        )
+    if looks_labelled(path):
+        advice += '; if each line is a label, a space and a text, say so with --data.header "[label, text]"'
     return advice
