@@ -172,7 +172,7 @@ REFUSED: dict[str, tuple[str, str | bytes, list[str] | bool | None, list[str]]] 
         [
             "has the ending .label; read are .csv",
             "'DESC:manner How did serfdom end ?'",
-            'if each line is a label, a space and a text, say so with',
+            "if each line is a label, a space and a text, say so with",
             '--data.header "[label, text]"',
         ],
     ),

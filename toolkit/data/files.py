@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 READERS: dict[str, Callable[[Path], "pyarrow.Table"]] = {
     "json lines": read_json_lines,
     "parquet": read_parquet,
-    "conll": read_conll,
     "text": read_text,
 }
 """What reads a format, where nothing but the file says how. Of csv, tsv and excel the columns have no types and perhaps
@@ -134,6 +133,8 @@ def _read(path: Path, inner: str | None, form: str, options: FileOptions) -> tup
         return read_sheet(path, inner, options.header)
     if form == "json":
         return read_json(path, inner)
+    if form == "conll":
+        return read_conll(path)
     if form in READERS:
         return READERS[form](path), ""
     if form == "labelled lines":

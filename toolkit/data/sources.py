@@ -109,7 +109,7 @@ def _from_folder(
 
 
 def _from_paths(
-    config: str | None, train: str | None, evaluate: str | None, options: FileOptions, root: Path = Path()
+    config: str | None, train: str | None, evaluate: str | None, options: FileOptions, root: Path | None = None
 ) -> Splits:
     """Read files, of which `train` is data.train, or the file `root` that data.name gives."""
     if not train:

@@ -32,7 +32,7 @@ from toolkit.output.provenance import versions
 from toolkit.output.run_folder import explain_disk_errors
 from toolkit.predict.models import Trained, find_model, load_predictor
 from toolkit.predict.parts import Parts
-from toolkit.predict.rows import ROWS_AT_ONCE, InputFile, Seen, images_in, look_at
+from toolkit.predict.rows import ROWS_AT_ONCE, InputFile, Seen, files_in, look_at
 from toolkit.predict.writing import WRITTEN, writing_rows
 from toolkit.predictor import Predictor, Request
 from toolkit.run import ending_together
@@ -161,7 +161,7 @@ def check_names(columns: list[str], predictor: Predictor, given: Mapping[str, st
 def made_of(wish: Wish, trained: Trained, runtime: Runtime) -> dict[str, Any]:
     """Return everything that the predictions follow from, for the next start of the same command."""
     file = file_on_disk(wish.file)
-    content = digest_of_file(file) if file.is_file() else digest_of([stamp(path) for path in images_in(file)])
+    content = digest_of_file(file) if file.is_file() else digest_of([stamp(path) for path in files_in(file)])
     if file != wish.file:  # which table of the file
         content = digest_of(content, wish.file.relative_to(file).as_posix())
     return {

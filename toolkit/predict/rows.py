@@ -9,8 +9,8 @@ from typing import Any
 
 from toolkit.data.archives import only_member
 from toolkit.data.endings import format_of
-from toolkit.data.files import READERS
 from toolkit.data.formats.archive import archive_of
+from toolkit.data.formats.conll import read_conll
 from toolkit.data.formats.content import form_of_packed, form_of_text, is_parquet, refuse_foreign
 from toolkit.data.formats.csv import check_first_line, open_separated
 from toolkit.data.formats.excel import check_first_row, only_sheet, open_sheet
@@ -30,7 +30,7 @@ IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file with rows to predict, or a folder of images."""
+    """A file with rows to predict, or a folder of images or texts."""
 
     path: Path
     header: Header = None
@@ -53,7 +53,11 @@ class InputFile:
             UserError: it can't be read.
         """
         if self.path.is_dir():
-            yield from ({"image": str(path.relative_to(self.path))} for path in images_in(self.path))
+            files = files_in(self.path)
+            if is_text(files[0]):
+                yield from ({"file": str(path.relative_to(self.path)), "text": text_of_file(path)} for path in files)
+            else:
+                yield from ({"image": str(path.relative_to(self.path))} for path in files)
             return
         place, inner = self.place()
         with file_errors(place):
@@ -92,8 +96,8 @@ class InputFile:
                     yield from ({"text": line.rstrip("\r\n") or None} for line in file)
             case "json":
                 yield from rows_of(read_json(place, inner)[0])
-            case found:  # a CoNLL file: read whole, too
-                yield from rows_of(READERS[found](place))
+            case "conll":
+                yield from rows_of(read_conll(place)[0])
 
     def form(self, place: Path) -> str:
         """Return the format of the file with the rows.
@@ -139,16 +143,34 @@ class InputFile:
         return None
 
 
-def images_in(folder: Path) -> list[Path]:
-    """Return the images in a folder and those below it, sorted.
+def files_in(folder: Path) -> list[Path]:
+    """Return the images in a folder and those below it, sorted, or else the texts (.txt).
 
     Raises:
         UserError: there is none.
     """
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES)
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES or is_text(path))
+    images = [path for path in found if not is_text(path)]
     if not found:
-        raise UserError(f"{folder} is a folder without an image ({', '.join(IMAGES)}); give a file of rows")
-    return found
+        raise UserError(
+            f"{folder} is a folder without an image ({', '.join(IMAGES)}) or a text (.txt); give a file of rows"
+        )
+    return images or found
+
+
+def is_text(path: Path) -> bool:
+    """Tell whether a file of a folder is a text."""
+    return path.suffix.lower() == ".txt"
+
+
+def text_of_file(path: Path) -> str | None:
+    """Return a file that is one text, None where it is empty.
+
+    Raises:
+        UserError: it can't be read.
+    """
+    with file_errors(path), open_text(path, newline="") as file:
+        return file.read() or None
 
 
 def rows_of(table: Any) -> Iterator[dict[str, Any]]:

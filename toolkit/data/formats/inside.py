@@ -19,23 +19,24 @@ class SeveralTablesError(UserError):
     def __init__(self, file: Path, names: Sequence[str], kind: str) -> None:
         """Say it of a file; `names` are those of the tables in it, and `kind` what they are, in the plural."""
         self.file, self.names, self.kind = file, list(names), kind
-        super().__init__(self.with_flag("", file))
+        super().__init__(self.with_flag(""))
 
     @property
     def tables(self) -> list[Path]:
         """The paths of the tables."""
         return [self.file / name for name in self.names]
 
-    def with_flag(self, flag: str, root: Path = Path()) -> str:
+    def with_flag(self, flag: str, root: Path | None = None) -> str:
         """Return the message with the setting that names one of them, such as --data.train.
 
-        `root` is what the setting's value is seen from: nothing, or the file where another setting names it.
+        `root` is the file that another setting names, from which this one's value is seen.
         """
         listed = ", ".join(map(repr, self.names[:SHOWN])) + (", ..." if len(self.names) > SHOWN else "")
-        first = self.names[0] if flag and root == self.file else str(self.file / self.names[0])
+        first = self.file / self.names[0]
+        value = quote(str(first.relative_to(root) if root is not None and first.is_relative_to(root) else first))
         return (
             f"{self.file} has {len(self.names):,} {self.kind} ({listed}); name the one that is meant, such as "
-            f"{flag}{' ' if flag else ''}{quote(first)}"
+            + " ".join(part for part in (flag, value) if part)
         )
 
 

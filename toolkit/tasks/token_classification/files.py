@@ -8,7 +8,7 @@ from toolkit.data.config import DataConfig
 from toolkit.data.discovery import named_files
 from toolkit.data.endings import PACKED, format_of
 from toolkit.data.files import FileOptions
-from toolkit.data.formats.archive import is_file
+from toolkit.data.formats.archive import file_on_disk, is_file
 from toolkit.data.formats.conll import conll_table, read_conll
 from toolkit.data.formats.content import refuse_packed
 from toolkit.data.formats.text import file_errors
@@ -60,8 +60,9 @@ def _read(path: Path, options: FileOptions) -> "Splits":
         return replace(read, train=_with_words(read.train))
     with file_errors(path):
         refuse_packed(path)
-        table = read_conll(path)
-    return Splits(datasets.Dataset(table), None, f"{path} (read as CoNLL)", (path,))
+        table, note = read_conll(path)
+    how = ", ".join(part for part in ("read as CoNLL", note) if part)
+    return Splits(datasets.Dataset(table), None, f"{path} ({how})", (file_on_disk(path),))
 
 
 def _with_words(rows: Any) -> Any:
@@ -72,7 +73,7 @@ def _with_words(rows: Any) -> Any:
     if rows.column_names != ["text"]:
         return rows
     parts = [
-        conll_table(text.split("\n"), f"text file {number:,}" if len(rows) > 1 else "the text file")
+        conll_table(text.split("\n"), f"text file {number:,}" if len(rows) > 1 else "the text file")[0]
         for number, text in enumerate(rows["text"], start=1)
     ]
     return datasets.Dataset(pa.concat_tables(parts))
