@@ -250,17 +250,18 @@ def test_texts_of_an_archive_are_documents() -> None:
 
 TEXTS = st.text("abc xé,;\"'|", min_size=1, max_size=8).map(lambda text: f"t{text}t")
 TABLES = st.lists(
-    st.tuples(TEXTS, st.integers(-(10**9), 10**9), st.floats(-1e6, 1e6, width=32).map(lambda x: round(x, 3) + 0.5)),
+    st.tuples(
+        TEXTS, st.integers(-(10**9), 10**9), st.integers(-(10**6), 10**6).map(lambda number: (2 * number + 1) / 8)
+    ),
     min_size=2,
     max_size=6,
 )
 
 
 @given(TABLES)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_same_rows_are_read_alike_from_every_format(rows: list[tuple[str, int, float]]) -> None:
     columns = dict(zip(("text", "number", "share"), map(list, zip(*rows, strict=True)), strict=True))
-    columns["share"] = [value if value % 1 else value + 0.25 for value in columns["share"]]
     objects = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def separated(sign: str) -> str:

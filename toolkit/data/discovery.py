@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from toolkit.data.endings import ENDINGS, data_of_folder, format_of
-from toolkit.data.formats.archive import archive_of, is_file, starts_as_zip
+from toolkit.data.formats.archive import archive_of, is_file
 from toolkit.data.formats.content import form_of_packed
 from toolkit.data.formats.inside import divided
 from toolkit.errors import UserError
@@ -201,9 +201,7 @@ def _matching(root: Path, available: Sequence[Path], field: str, wanted: str) ->
                 return matches
     if matches := [one for one in available if kind_of(one.relative_to(root)) == wanted]:
         return _unambiguous(root, matches)
-    if inside and (
-        archive_of(divided(path)[0]) is not None or not starts_as_zip(root) or form_of_packed(root) == "excel"
-    ):
+    if inside and (form_of_packed(root) != "zip" or archive_of(divided(path)[0]) is not None):
         return [path]  # a sheet or a key in it: whoever reads it says which there are
     raise UserError(
         f"{field} is {wanted!r}, but {'' if inside else 'the folder '}{root} has no such {'part' if inside else 'file'}"

@@ -125,7 +125,8 @@ def _from_paths(
     except SeveralTablesError as several:
         if [several.file] == to_train and (chosen := _by_convention(several, evaluate, options)) is not None:
             return _read(chosen, options)
-        field = "--data.eval" if several.file in to_evaluate else "--data.train"
+        trained_on = any(file == several.file or file in several.file.parents for file in to_train)
+        field = "--data.train" if trained_on else "--data.eval"
         raise UserError(several.with_flag(field, root)) from None
 
 
