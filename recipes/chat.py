@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from toolkit import Batch, Config, Rates, Task, fine_tune
 from toolkit.config.model import ModelConfig
+from toolkit.details import COMMON_WORDS
 from toolkit.losses import counted, mean_losses
 from toolkit.models.export import pretrained_folder
 from toolkit.models.tokenizer import tokenizer
@@ -76,6 +77,7 @@ def task(config: Chat) -> Task:
         metrics=replies.metrics,
         from_loss=perplexity,
         baseline_scores=lambda: unigram_scores(tokenized, len(tokens)),
+        quality=COMMON_WORDS if asked else None,
         show=replies.show if asked else None,
         decode=tokens.decode,
         export=pretrained_folder(tokens, None, "Chat", "text-generation", USAGE),

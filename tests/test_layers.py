@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 ORDER = """
     __main__ cli
     notebook
+    report
     verify
     predict
     recipe_command
@@ -21,7 +22,7 @@ ORDER = """
     prepare
     rehearsal
     printed_plan
-    evaluation evaluation_scores
+    evaluation evaluation_scores evaluation_quality
     grad_cache
     train_state step_log best_evaluation flop_count
     tasks
@@ -34,6 +35,7 @@ ORDER = """
     data
     output
     config
+    details
     task losses metrics vocabulary_loss attention
     row_attention dropout batch_layout randomness signals errors environment
 """

@@ -25,10 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pipes.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog="toolkit", description="Look after runs of finetune-toolkit.")
-    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare,export,predict,chat}")
+    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare,report,export,predict,chat}")
     add_status(commands)
     add_verify(commands)
     add_compare(commands)
+    add_report(commands)
     add_export(commands)
     add_predict(commands)
     add_chat(commands)
@@ -104,6 +105,25 @@ def add_compare(commands: Any) -> None:
     compare.set_defaults(command=compare_runs)
     compare.add_argument("first", type=Path, metavar="A", help="a run folder")
     compare.add_argument("second", type=Path, metavar="B", help="another one")
+
+
+def add_report(commands: Any) -> None:
+    report = commands.add_parser(
+        "report",
+        help="make a page of a run to look at, or of several side by side",
+        description="Write report.html into a run folder: what was run, curves, metrics, predictions, where the time "
+        "went. It is one file that needs no network. Several runs stand side by side, what differs first. A run may be "
+        "under way, stopped or dead.",
+    )
+    report.set_defaults(command=make_report)
+    report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run folder, such as runs/classify")
+    report.add_argument("--output", type=Path, metavar="FILE", help="the page (default: report.html in the run folder)")
+    report.add_argument(
+        "--follow",
+        type=float,
+        metavar="SECONDS",
+        help="write it again after so many seconds, until no process works on the run any more",
+    )
 
 
 def add_export(commands: Any) -> None:
@@ -266,6 +286,16 @@ def compare_runs(given: argparse.Namespace) -> int:
     comparison = compare(given.first, given.second)
     Console(is_main=True).print(str(comparison))
     return RIGHT if comparison.same else WRONG
+
+
+def make_report(given: argparse.Namespace) -> int:
+    """Make the page of some runs and return the exit code."""
+    from toolkit.report.command import report
+
+    if given.follow is not None and not given.follow >= 1:
+        raise UserError(f"--follow is {given.follow:g}; give 1 second or more")
+    report(given.runs, given.output, given.follow, Console(is_main=True))
+    return RIGHT
 
 
 def export_model(given: argparse.Namespace) -> int:

@@ -318,7 +318,7 @@ def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunR
         console.summary("", described(meters))
     print_result(result, console)
     if runtime.is_main:
-        console.summary("", {"on disk": on_disk(folder)})
+        console.summary("", {"on disk": on_disk(folder), "a page": f"toolkit report {folder.path}"})
     if worse:
         console.print(f"\nwarning: {worse}")
     return result
