@@ -14,7 +14,7 @@ from toolkit.errors import UserError
 from toolkit.predict.rows import InputFile
 from toolkit.tasks.dpo.data import PreferenceData
 from toolkit.tasks.dpo.rows import pairs_of
-from toolkit.tasks.seq2seq.data import TranslationPairs
+from toolkit.tasks.seq2seq.data import TextPairs, TranslationPairs
 from toolkit.tasks.sft.data import Conversations
 from toolkit.tasks.text_classification.data import LabelledTexts
 from toolkit.tasks.token_classification.data import TaggedTexts
@@ -171,6 +171,16 @@ def test_two_files_in_a_folder_and_in_an_archive(ending: str) -> None:
     write(f"d/train.2.de{ending}", "x\n")
     message = refusal(TranslationPairs(name="d", source_language="de", target_language="en"))
     assert message.endswith(f"such as --data.train train.2.de{ending}")
+
+
+def test_no_files_are_looked_for_where_none_are_named() -> None:
+    write("train.source", "x\n")
+    write("train.target", "y\n")
+    with pytest.raises(AssertionError, match="not the embedded data"):
+        TextPairs().read(nowhere)
+    write("t.de.txt", "de\ten\n" + "a\tb\n" * 3)
+    tabbed = TranslationPairs(train="t.de.txt", source_language="de", target_language="en", held_out=0.4)
+    assert len(tabbed.read(nowhere).train) == 2
 
 
 # --- conversations

@@ -19,7 +19,7 @@ from toolkit.data.formats.inside import divided
 from toolkit.data.formats.json import read_json, read_json_lines
 from toolkit.data.formats.labelled_lines import looks_labelled, read_labelled_lines
 from toolkit.data.formats.parquet import read_parquet
-from toolkit.data.formats.text import file_errors, first_bytes, read_text
+from toolkit.data.formats.text import file_errors, is_empty, read_text
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def form_of(path: Path, options: FileOptions) -> tuple[str, str]:
     Raises:
         UserError: it is empty or none that is read.
     """
-    if not first_bytes(path, 1):
+    if is_empty(path):
         raise UserError(f"{path} is empty (0 bytes); give a file with rows")
     refuse_foreign(path)
     found, note = format_of(path), ""

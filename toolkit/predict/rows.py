@@ -18,7 +18,7 @@ from toolkit.data.formats.header import Header
 from toolkit.data.formats.inside import SeveralTablesError, divided
 from toolkit.data.formats.json import HALF, json_objects, read_json
 from toolkit.data.formats.parquet import source
-from toolkit.data.formats.text import file_errors, first_bytes, open_text
+from toolkit.data.formats.text import file_errors, is_empty, open_text
 from toolkit.errors import UserError
 from toolkit.predictor import Row
 
@@ -105,7 +105,7 @@ class InputFile:
         Raises:
             UserError: it is empty, or none that is read.
         """
-        if not first_bytes(place, 1):
+        if is_empty(place):
             raise UserError(f"{place} is empty (0 bytes); give a file with rows")
         refuse_foreign(place)
         found = form_of_packed(place) or format_of(place)

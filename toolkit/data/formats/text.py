@@ -65,6 +65,11 @@ def first_bytes(path: Path, count: int) -> bytes:
         return file.read(count)
 
 
+def is_empty(path: Path) -> bool:
+    """Tell whether a file has no bytes; a pipe, which could be read only once, counts as such."""
+    return path.stat().st_size == 0 if archive_of(path) is None else not first_bytes(path, 1)
+
+
 @contextmanager
 def file_errors(path: Path) -> Iterator[None]:
     """Turn the errors of the operating system and of the decoders about `path` into a UserError."""

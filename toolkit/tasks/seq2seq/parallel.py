@@ -39,11 +39,14 @@ def parallel_splits(data: DataConfig, endings: Sequence[str], flags: str) -> "Sp
     from toolkit.data.sources import Splits
 
     train, evaluate = named_files(data.name, data.train, data.eval)
-    place = path_of(data.name or data.train or "")
-    if (data.name is None or data.train is None) and (place.is_dir() or format_of(place) == "zip"):
+    given = data.name or data.train
+    place = path_of(given) if given and not (data.name and data.train) else None
+    if place is not None and (place.is_dir() or (is_file(place) and format_of(place) == "zip")):
         train, held = _conventional(place, endings, data.name is not None)
         evaluate = held if data.eval is None else evaluate
     if train is None or not is_file(train) or format_of(train) not in (None, "text"):
+        return None
+    if format_of(train) == "text" and has_columns(train):
         return None
     if ending_of(train) not in endings:
         _suggest(train, flags)
@@ -66,6 +69,12 @@ def parallel_splits(data: DataConfig, endings: Sequence[str], flags: str) -> "Sp
 def ending_of(path: Path) -> str:
     """Return the ending of a file's name without its dot; those of gzip and of texts may stand behind it."""
     return Path(_bare(path)).suffix.removeprefix(".")
+
+
+def has_columns(path: Path) -> bool:
+    """Tell whether a text begins as a table does."""
+    with file_errors(path):
+        return form_of_text(path) is not None
 
 
 def _bare(path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.data.class_folders import ClassFolders, beside, files_below, folders_in, in_folder, labelled
 from toolkit.data.config import DataConfig
-from toolkit.data.discovery import path_of
+from toolkit.data.discovery import kind_of, path_of
 from toolkit.data.endings import format_of
 from toolkit.data.formats.archive import is_file
 from toolkit.data.formats.text import file_errors, open_text
@@ -73,8 +73,9 @@ def is_text(path: Path) -> bool:
 
 
 def _has_labels(folder: Path) -> bool:
-    """Tell whether there are texts in two folders of a folder."""
-    return sum(any(map(is_text, files_below(folder / name))) for name in folders_in(folder)) > 1
+    """Tell whether there are texts in two folders of a folder, and no name of these says what its files are for."""
+    names = [name for name in folders_in(folder) if any(map(is_text, files_below(folder / name)))]
+    return len(names) > 1 and not any(map(kind_of, names))
 
 
 def _is_table(path: Path) -> bool:
