@@ -5,6 +5,8 @@ import io
 import json
 import re
 import shlex
+import subprocess
+import sys
 import zipfile
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -197,6 +199,37 @@ def test_what_is_refused(case: str) -> None:
     refused(match, train=path)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"text": ["a", "b"], "label": [1, 2]},
+        {"text": {"0": "a", "1": "b"}, "label": {"0": 1, "1": 2}},
+        {"first": OBJECTS[0], "second": OBJECTS[1]},
+    ],
+)
+def test_the_command_in_the_message_makes_rows_of_columns(content: Any) -> None:
+    write("of columns.json", json.dumps(content))
+    with pytest.raises(UserError) as caught:
+        read(train="of columns.json")
+    command = str(caught.value).partition("a list is made of it by: python ")[2]
+    subprocess.run(f"{shlex.quote(sys.executable)} {command}", shell=True, check=True)
+    assert read(train="of columns.rows.json").train.to_dict() == ROWS
+
+
+def test_the_command_in_the_message_converts_to_utf8() -> None:
+    for name, content in (
+        ("a b.csv", "text,label\nnaïve,1\n".encode("latin-1")),
+        ("c.csv.gz", gzip.compress("text,label\nnaïve,1\n".encode("utf-16"))),
+    ):
+        write(name, content)
+        with pytest.raises(UserError) as caught:
+            read(train=name)
+        command = re.search(r": ((zcat .* \| )?iconv .*)$", str(caught.value))
+        assert command
+        subprocess.run(command[1], shell=True, check=True)
+        assert read(train=shlex.split(command[1])[-1]).train.to_dict() == {"text": ["naïve"], "label": [1]}
+
+
 def test_encrypted_and_damaged_archives_and_traps(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = packed(x_csv=TABLE * 100)
     encrypted = bytearray(whole)
@@ -241,6 +274,18 @@ def test_what_stood_beside_data_in_a_folder_still_does() -> None:
     assert read("d").train.to_dict() == ROWS
     write("e/rows.xlsx", book(S=CELLS))
     assert read("e").train.to_dict() == ROWS
+
+
+def test_evaluation_data_beside_and_inside_of_a_file() -> None:
+    write("d/a.json", json.dumps({"data": OBJECTS, "more": [{"text": "x", "label": 9}]}))
+    write("d/beside.csv", TABLE)
+    write("there/dev.csv", TABLE)
+    write("d/b.csv", TABLE)
+    for evaluate in ("beside.csv", "there/dev.csv"):
+        for name in ("d/a.json", "d/b.csv"):
+            assert read(name, evaluate=evaluate).evaluate.to_dict() == ROWS
+    assert read("d/a.json", train="data", evaluate="more").evaluate.to_dict() == {"text": ["x"], "label": [9]}
+    refused("data.eval is 'no.csv', but there is no such file", name="d/b.csv", evaluate="no.csv")
 
 
 def test_texts_of_an_archive_are_documents() -> None:

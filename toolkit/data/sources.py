@@ -87,9 +87,9 @@ def read_splits(
         return _from_folder(place, config, train, evaluate, options)
     neighbour = place.parent / evaluate if evaluate else None
     is_beside = neighbour is not None and neighbour.exists()
-    if not config and (train or (evaluate and not is_beside)) and (tables := tables_in(place)):
-        found = find_inside(place, tables, train, evaluate)
-        return _read(found, options)
+    is_inside = evaluate is not None and not is_beside and not _exists(path_of(evaluate))
+    if not config and (train or is_inside) and (tables := tables_in(place)):
+        return _read(find_inside(place, tables, train, evaluate), options)
     if config or train:
         field, value = ("data.train", train) if train else ("data.config", config)
         raise UserError(f"data.name is the file {name} and {field} is {value!r}; leave one of them out")
@@ -144,17 +144,10 @@ def _by_convention(several: SeveralTablesError, evaluate: str | None, options: F
 
 def tables_in(file: Path) -> list[Path]:
     """Return the paths of the tables inside of an archive, a workbook, or an object in json; none for other files."""
-    try:
-        with file_errors(file):
-            if (form := form_of_packed(file) or format_of(file)) == "zip":
-                return [file / name for name in members(file)]
-            if form == "excel":
-                return [file / name for name in sheets_in(file)]
-            if form == "json":
-                return [file / name for name in lists_in(file)]
-    except SeveralTablesError as several:
-        return several.tables
-    return []
+    with file_errors(file):
+        form = form_of_packed(file) or format_of(file)
+        names = {"zip": members, "excel": sheets_in, "json": lists_in}
+        return [file / name for name in names[form](file)] if form in names else []
 
 
 def _files(field: str, given: str) -> list[Path]:
@@ -209,7 +202,8 @@ def _read(found: Found, options: FileOptions) -> Splits:
 
 
 def _files_in(place: Path) -> list[Path]:
-    return [file for file in sorted(place.rglob("*")) if file.is_file()] if place.is_dir() else [file_on_disk(place)]
+    found = sorted(place.rglob("*")) if place.is_dir() else [file_on_disk(place)]
+    return [file for file in found if file.is_file()]
 
 
 def _saved(folder: Path) -> "datasets.Dataset":
