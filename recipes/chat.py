@@ -22,6 +22,7 @@ from toolkit.details import COMMON_WORDS
 from toolkit.losses import counted, mean_losses
 from toolkit.models.export import pretrained_folder
 from toolkit.models.tokenizer import tokenizer
+from toolkit.models.usage import CHAT as CHAT_USE
 from toolkit.tasks.conversations.models import chat_model, token_limit
 from toolkit.tasks.conversations.template import CHAT
 from toolkit.tasks.sft.data import Conversations
@@ -30,8 +31,6 @@ from toolkit.tasks.sft.tokens import next_labels, pad_conversations
 from toolkit.vocabulary_loss import causal_scores, laid_out
 
 import torch
-
-USAGE = 'transformers.pipeline("text-generation", "<this folder>")'
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def task(config: Chat) -> Task:
         quality=COMMON_WORDS if asked else None,
         show=replies.show if asked else None,
         decode=tokens.decode,
-        export=pretrained_folder(tokens, None, "Chat", "text-generation", USAGE),
+        export=pretrained_folder(tokens, None, "Chat", "text-generation", CHAT_USE),
         summary={"model": config.model.name or "the embedded causal model, with new weights"},
     )
 

@@ -13,6 +13,7 @@ ORDER = """
     notebook
     report
     verify
+    push
     predict
     recipe_command
     run export_command

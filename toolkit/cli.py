@@ -25,12 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pipes.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog="toolkit", description="Look after runs of finetune-toolkit.")
-    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare,report,export,predict,chat}")
+    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare,report,export,push,predict,chat}")
     add_status(commands)
     add_verify(commands)
     add_compare(commands)
     add_report(commands)
     add_export(commands)
+    add_push(commands)
     add_predict(commands)
     add_chat(commands)
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
@@ -140,6 +141,30 @@ def add_export(commands: Any) -> None:
     )
     export.add_argument(
         "--recipe", type=Path, metavar="FILE", help="the recipe's file, if it is not where it was when the run began"
+    )
+
+
+def add_push(commands: Any) -> None:
+    push = commands.add_parser(
+        "push",
+        help="send a trained model to a hub, private unless told otherwise",
+        description="Send the model of a run, or a model folder, to the Hugging Face Hub, or to the hub that "
+        "HF_ENDPOINT names: weights in safetensors, configuration, tokenizer and card, and nothing else of the run. It "
+        "says before what will be sent. The same command again goes on after a kill, and makes no commit where nothing "
+        "has changed. The token is that of hf auth login, or HF_TOKEN.",
+    )
+    push.set_defaults(command=push_model)
+    push.add_argument("model", type=Path, metavar="RUN_OR_MODEL", help="a run folder or a model folder")
+    push.add_argument("repo", metavar="REPO", help="owner/name, or a name of your own")
+    push.add_argument("--public", action="store_true", help="for everybody to read (default: private)")
+    push.add_argument("--revision", metavar="BRANCH", help="a branch, which is made if it is not there (default: main)")
+    push.add_argument("--message", metavar="TEXT", help="of the commit (default: which step of which run)")
+    push.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="send this file of the model's folder too, which is no part of a model",
     )
 
 
@@ -304,6 +329,15 @@ def export_model(given: argparse.Namespace) -> int:
 
     export(given.run, given.step, given.recipe, Console(is_main=True))
     return RIGHT
+
+
+def push_model(given: argparse.Namespace) -> int:
+    """Send a model to a hub and return the exit code."""
+    from toolkit.push.command import Wish, push
+
+    names = ("model", "repo", "public", "revision", "message")
+    wish = Wish(**{name: getattr(given, name) for name in names}, also=tuple(given.also))
+    return push(wish, Console(is_main=True))
 
 
 def predict_rows(given: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ from toolkit.distributed.launch import agent
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.watchdog_verdict import Verdict
 from toolkit.errors import DEFECT, STOPPED, USER_CAN_FIX, Preempted, UserError
-from toolkit.output.provenance import versions
+from toolkit.output.provenance import command, versions
 from toolkit.output.run_folder import RunFolder, explain_disk_errors, now, write_whole
 from toolkit.train_state import TrainState
 
@@ -65,6 +65,7 @@ class RunRecord:
             "threads": runtime.threads,
             "launch_file": runtime.launch.file,
             "folder": str(Path.cwd()),
+            "command": command(),
             **state.starts[-1],
         }
         previous = folder.record() if start.checkpoint is not None else {}
