@@ -37,8 +37,8 @@ class DataConfig:
     group: str | None = None
     """The column whose values divide the evaluation rows into groups with metrics of their own; null has none."""
     header: bool | list[str] | None = locates(None)
-    """Whether the first line of csv, tsv and Excel files names the columns: false if it is data, or a list of their names;
-    true takes it for names in any case, and null refuses it where it looks like data."""
+    """Whether the first line of csv, tsv and Excel files names the columns: false if it is data, or a list of their
+    names; true takes it for names in any case, and null refuses it where it looks like data."""
     held_out: float = 0.1
     """The share of the training rows that is held out where there is no evaluation data."""
     max_rows: int | None = None
