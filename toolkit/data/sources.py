@@ -16,7 +16,6 @@ from toolkit.data.discovery import (
     find_files,
     find_inside,
     for_both,
-    is_file,
     kind_of,
     listing,
     matching_names,
