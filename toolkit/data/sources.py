@@ -3,6 +3,7 @@
 `datasets` is imported only when rows are read: it takes a second that `--help` should not cost.
 """
 
+import os
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -211,7 +212,8 @@ def _check_is_data(field: str, place: Path) -> None:
         UserError: it is that of a run, or of a model.
     """
     for file, what in (("run.json", "the folder of a run"), ("config.json", "the folder of a model")):
-        if is_file(place / file) and not is_saved(place):
+        # Path.is_file raises where a folder may not be read.
+        if os.path.isfile(place / file) and not is_saved(place):  # noqa: PTH113
             raise UserError(f"{field} is {str(place)!r}, {what}, and not of data; give the file or folder of the rows")
 
 
