@@ -41,7 +41,7 @@ MISTAKES = (
     wrong(f"FINETUNE_TOOLKIT_CACHE=reviews.csv {CLASSIFY}", "cannot be written (File exists)"),
     wrong(
         f"ulimit -f 8; {CLASSIFY.replace(' --rehearse false', '')}",
-        "can't be written (File too large); make room or repair it",
+        "(File too large); ",
         then=CLASSIFY.replace(" --rehearse false", ""),
     ),
     wrong(

@@ -7,6 +7,7 @@ can time out.
 import errno
 import json
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -24,7 +25,7 @@ from toolkit.errors import UserError
 VARIABLE = "FINETUNE_TOOLKIT_CACHE"
 """The environment variable that says where the cache is."""
 
-FULL_OR_CLOSED = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+FULL_OR_CLOSED = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 def cache_root() -> Path:
@@ -79,6 +80,13 @@ def once_per_machine(kind: str, key: str, build: Callable[[Path], None]) -> Path
             if error.errno in FULL_OR_CLOSED and _lies_in(error.filename, root):
                 raise _cannot_write(root, error) from error
             raise
+        except Exception as error:
+            # `tokenizers` raises a bare Exception, with the number of the error in its text only.
+            found = re.search(r"\(os error (\d+)\)", str(error))
+            if found is None or int(found[1]) not in FULL_OR_CLOSED:
+                raise
+            number = int(found[1])
+            raise _cannot_write(root, OSError(number, os.strerror(number))) from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     return place
