@@ -24,14 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     pipes.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(prog="toolkit", description="Look after runs of finetune-toolkit.")
-    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare,export,predict,chat}")
-    add_status(commands)
-    add_verify(commands)
-    add_compare(commands)
-    add_export(commands)
-    add_predict(commands)
-    add_chat(commands)
+    parser, commands = command_line()
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
         near = get_close_matches(words[0].lower(), commands.choices, 1)
         hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(commands.choices)}"
@@ -46,6 +39,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         print("\n".join(["toolkit can't go on:", *(f"  - {problem}" for problem in error.problems)]), file=sys.stderr)
         return USER_CAN_FIX
+
+
+def command_line() -> tuple[argparse.ArgumentParser, Any]:
+    """Return what reads the command line, and its commands by name (`choices`), which the docs list too."""
+    parser = argparse.ArgumentParser(prog="toolkit", description="Look after runs of finetune-toolkit.")
+    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare,export,predict,chat}")
+    add_status(commands)
+    add_verify(commands)
+    add_compare(commands)
+    add_export(commands)
+    add_predict(commands)
+    add_chat(commands)
+    return parser, commands
 
 
 def add_status(commands: Any) -> None:

@@ -1,0 +1,63 @@
+"""How the pages become a site, for Sphinx: from the root of the repository, sphinx-build -W -c docs . build/site
+
+The pages are plain Markdown that reads well where it lies; what only the site has is made here and in `docs/site/`.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE / "site"), str(HERE.parent)]
+
+from entrance import write_entrance
+from pages import completed
+
+project = "finetune-toolkit"
+copyright = "the authors, Apache License 2.0"
+extensions = ["myst_parser"]
+root_doc = "docs/index"
+# The pages keep their places, so that each link is the same here and in the repository.
+include_patterns = [
+    "docs/*.md",
+    "benchmarks/README.md",
+    "benchmarks/results/**/*.md",
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+]
+exclude_patterns = [
+    "**/.*",
+    ".*",
+    "build",
+    "runs",
+    "venv",
+    "tests",
+    "toolkit",
+    "notebooks",
+]
+
+myst_heading_anchors = 4
+nitpicky = True
+# Blocks that are no program: layouts of folders, and json with several rows.
+suppress_warnings = ["misc.highlighting_failure"]
+highlight_language = "text"
+# Two dashes are the beginning of a flag.
+smartquotes = False
+
+html_theme = "furo"
+html_title = "finetune-toolkit"
+html_copy_source = False
+html_show_sphinx = False
+html_static_path = ["site/static"]
+html_css_files = ["site.css"]
+html_permalinks_icon = "#"
+
+
+def complete(app: Any, name: str, source: list[str]) -> None:
+    source[0] = completed(name, source[0], HERE.parent)
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", complete)
+    app.connect("build-finished", write_entrance)
