@@ -10,8 +10,8 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "site"), str(HERE.parent)]
 
-from entrance import write_entrance
-from pages import completed
+from entrance import write_entrance  # noqa: E402
+from pages import completed  # noqa: E402
 
 project = "finetune-toolkit"
 copyright = "the authors, Apache License 2.0"

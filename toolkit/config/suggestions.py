@@ -30,12 +30,13 @@ DEVICE = (
 # What Transformers' Trainer, TRL, torchtune, Lightning and the launcher call it, the names that a newcomer types first,
 # by the field that it is here, or by what is done here instead.
 CALLED_ELSEWHERE = {
+    "batch.balance": "group_by_length train_sampling_strategy",
     "batch.micro": "auto_find_batch_size auto_scale_batch_size",
     "batch.micro_tokens": "max_tokens max_tokens_per_batch",
     "batch.eval": "per_device_eval_batch_size eval_batch_size",
     "batch.size": "train_batch_size global_batch_size",
     "checkpoint.best": "metric_for_best_model load_best_model_at_end monitor",
-    "checkpoint.every": "save_steps save_strategy every_n_train_steps",
+    "checkpoint.every": "save_steps save_strategy every_n_train_steps checkpointing_steps",
     "checkpoint.keep": "save_total_limit save_top_k",
     "data.config": "dataset_config_name dataset_config",
     "data.eval": "validation_file eval_file test_file val_file validation_data eval_dataset",
@@ -52,6 +53,7 @@ CALLED_ELSEWHERE = {
     "epochs": "num_epochs num_train_epochs max_epochs",
     "evaluate.every": "eval_steps eval_strategy evaluation_strategy val_check_interval",
     "evaluate.only": "do_eval do_predict",
+    "evaluate.patience": "early_stopping early_stopping_patience patience",
     "export": "use_ema save_ema",
     "log.every": "logging_steps logging_strategy log_every_n_steps",
     "loss.class_weights": "class_weight pos_weight weighted_loss label_weights",
