@@ -116,8 +116,8 @@ def recipe_settings() -> str:
         rates = config.rates
         lines += [f"## {name}.py", "", f"The page of this recipe: [{name}]({name}.md).", ""]
         lines += [
-            f"Where {{confval}}`optim.lr` is not given it is {show(rates.new)} for new weights, {show(rates.pretrained)} "
-            f"for a model that was trained before, and {show(rates.adapters)} for adapters.",
+            f"Where {{confval}}`optim.lr` is not given it is {show(rates.new)} for new weights, "
+            f"{show(rates.pretrained)} for a model that was trained before, and {show(rates.adapters)} for adapters.",
             "",
         ]
         for setting in own.values():
