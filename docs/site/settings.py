@@ -121,7 +121,7 @@ def recipe_settings() -> str:
             "",
         ]
         for setting in own.values():
-            lines += entry(setting, {**shared, **settings}, f" ({name}.py)")
+            lines += entry(setting, {**shared, **settings}, f" ({name})")
     return "\n".join(lines)
 
 
