@@ -12,6 +12,7 @@ sys.path[:0] = [str(HERE / "site"), str(HERE.parent)]
 
 from entrance import write_entrance  # noqa: E402
 from pages import completed  # noqa: E402
+from reachable import make_reachable  # noqa: E402
 
 project = "finetune-toolkit"
 copyright = "the authors, Apache License 2.0"
@@ -60,4 +61,6 @@ def complete(app: Any, name: str, source: list[str]) -> None:
 
 def setup(app: Any) -> None:
     app.connect("source-read", complete)
+    # After the theme, whose navigation it mends.
+    app.connect("html-page-context", make_reachable, priority=900)
     app.connect("build-finished", write_entrance)
