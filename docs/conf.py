@@ -52,6 +52,7 @@ html_copy_source = False
 html_show_sphinx = False
 html_static_path = ["site/static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(HERE / "site" / "scorer.js")
 html_permalinks_icon = "#"
 
 
