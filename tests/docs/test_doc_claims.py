@@ -13,7 +13,7 @@ from doc_pages import headings, rows
 from launching import ROOT
 
 from toolkit.config.schema import leaves
-from toolkit.config.suggestions import show
+from toolkit.config.suggestions import show, suggestion
 from toolkit.config.yaml import as_mapping
 from toolkit.recipe_file import load_recipe
 from toolkit.task import Task
@@ -70,6 +70,13 @@ def test_our_names_and_defaults_are_those_of_the_recipes(page: str) -> None:
         if default and page == "coming-from.md":
             # One default where all recipes have one; else one of theirs.
             assert default in defaults()[name], name
+
+
+def test_most_names_of_other_trainers_are_answered_with_ours() -> None:
+    kinds = ("`TrainingArguments`", "`SFTConfig`", "`DPOConfig`", "`ModelConfig`", "flag")
+    named = {name for kind in kinds for cells in tables(kind) for name, _ in NAME.findall(cells[0])}
+    unanswered = {name for name in named if suggestion(name, defaults()) == "--help lists every name"}
+    assert len(unanswered) < len(named) / 5
 
 
 def test_the_parts_of_a_task_that_pages_name_exist() -> None:

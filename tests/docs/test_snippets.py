@@ -6,7 +6,9 @@ import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from doc_pages import PAGES, blocks, named
 from launching import ROOT
@@ -16,7 +18,7 @@ from trial import run_here
 ELSEWHERE = {
     "notebooks.md": "below: its calls fit; tests/notebook/ runs what they do",
     "tour.md": "test_tour.py runs it",
-    "write-a-recipe.md": "tests/test_docs.py trains it",
+    "write-a-recipe.md": "tests/test_docs.py trains its recipe; its metric is below",
 }
 
 
@@ -85,6 +87,13 @@ def test_the_python_of_a_page_runs(
             exec(block.text, known)
     if page == "exactness.md":
         assert capsys.readouterr().out == "1.20 0.72\n"
+
+
+def test_the_metric_of_the_page_on_recipes_counts() -> None:
+    _, text = [block.text for block in blocks(ROOT / "docs" / "write-a-recipe.md") if block.language == "python"]
+    known: dict[str, Any] = {}
+    exec(text, known)
+    assert known["within_one"](np.array([1, 2, 5]), np.array([2, 2, 2])) == {"within_one": pytest.approx(2 / 3)}
 
 
 def test_the_calls_of_the_page_on_notebooks_fit_what_there_is() -> None:
