@@ -25,7 +25,7 @@ from toolkit.recipe_file import load_recipe
 
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.py"))
 STARTERS = ("accelerate", "torchrun", "python", "python3", "toolkit", "pip", "sbatch", "sphinx-build", "cluster/ssh.sh")
-OTHERS = ("ruff", "mypy", "pre-commit", "pytest", "jupyter")
+OTHERS = ("ruff", "mypy", "pre-commit", "pytest", "jupyter", "hf")
 """Programs of others, of which nothing is asked but that they are named in pyproject.toml or stand for themselves."""
 MISTAKE = "python recipes/classify.py --learning_rate 1e-4 --data.trian reviews.csv"
 """The tour shows what is answered (test_tour.py)."""

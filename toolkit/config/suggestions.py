@@ -87,7 +87,9 @@ CALLED_ELSEWHERE = {
     "nothing is overwritten: give another --output": "overwrite_output_dir",
     "no code from a hub is run": "trust_remote_code",
     "a run sends nothing to anybody; the run folder has its curves (ledger.jsonl) and its model": "report_to use_wandb "
-    "wandb_project push_to_hub",
+    "wandb_project",
+    "a run sends nothing to anybody; afterwards: toolkit push RUN owner/name": "push_to_hub hub_model_id hub_token "
+    "hub_private_repo hub_strategy push_to_hub_model_id",
     ACCUMULATION: "gradient_accumulation_steps accumulate_grad_batches per_device_train_batch_size "
     "per_gpu_train_batch_size",
     BF16: "mixed_precision bf16 precision amp",
