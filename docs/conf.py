@@ -11,6 +11,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "site"), str(HERE.parent)]
 
 from entrance import write_entrance  # noqa: E402
+from flags import keep_flags_whole  # noqa: E402
 from pages import completed  # noqa: E402
 from reachable import make_reachable  # noqa: E402
 
@@ -64,4 +65,5 @@ def setup(app: Any) -> None:
     app.connect("source-read", complete)
     # After the theme, whose navigation it mends.
     app.connect("html-page-context", make_reachable, priority=900)
+    app.connect("html-page-context", keep_flags_whole)
     app.connect("build-finished", write_entrance)
