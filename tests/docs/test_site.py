@@ -99,6 +99,15 @@ def test_a_setting_is_shown_with_type_default_sentence_and_what_it_does_to_numbe
         assert not re.search(r"made for the site|\{confval\}|\\[<>*_\[{|#]", shown)
 
 
+def test_wide_blocks_take_the_focus_captions_have_a_level_and_flags_stay_whole(site: Path) -> None:
+    text = (site / "docs" / "tour.html").read_text(encoding="utf-8")
+    assert "<pre>" not in text
+    assert text.count('<pre tabindex="0">') > 10
+    assert text.count('role="heading"') == text.count('role="heading" aria-level="2"') > 4
+    assert '<span class="flag">--data.train</span>' in text
+    assert '<span class="pre flag">--model.name</span>' in text
+
+
 class Reader(HTMLParser):
     """Reads what a page loads, and its words."""
 
