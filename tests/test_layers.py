@@ -30,6 +30,7 @@ ORDER = """
     optimizer schedules
     models
     distributed
+    tracking
     sample_data
     data
     output

@@ -25,11 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pipes.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog="toolkit", description="Look after runs of finetune-toolkit.")
-    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare,export,predict,chat}")
+    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare,export,track,predict,chat}")
     add_status(commands)
     add_verify(commands)
     add_compare(commands)
     add_export(commands)
+    add_track(commands)
     add_predict(commands)
     add_chat(commands)
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
@@ -121,6 +122,25 @@ def add_export(commands: Any) -> None:
     export.add_argument(
         "--recipe", type=Path, metavar="FILE", help="the recipe's file, if it is not where it was when the run began"
     )
+
+
+def add_track(commands: Any) -> None:
+    track = commands.add_parser(
+        "track",
+        help="send the curves of a run to trackers",
+        description="Send the curves, the settings and the metrics of a run to trackers, each step once, whatever was "
+        "sent before. A run that is under way is followed until it ends. Exit code: 0 all is there, 1 something is "
+        "missing, 2 something that the user can fix.",
+    )
+    track.set_defaults(command=send_to_trackers)
+    track.add_argument("run", type=Path, metavar="RUN", help="the run folder, such as runs/classify")
+    track.add_argument(
+        "--to", metavar="NAMES", help="the trackers, separated by commas (default: those of the run's own track.to)"
+    )
+    track.add_argument("--project", metavar="NAME", help="the project there, for a run that was never sent there")
+    track.add_argument("--name", metavar="NAME", help="what the run is called there, if it was never sent there")
+    # The process that trains, where that has started this one.
+    track.add_argument("--parent", type=int, help=argparse.SUPPRESS)
 
 
 def add_predict(commands: Any) -> None:
@@ -274,6 +294,13 @@ def export_model(given: argparse.Namespace) -> int:
 
     export(given.run, given.step, given.recipe, Console(is_main=True))
     return RIGHT
+
+
+def send_to_trackers(given: argparse.Namespace) -> int:
+    """Send a run to trackers and return the exit code."""
+    from toolkit.tracking.command import track
+
+    return track(given.run, given.to, given.project, given.name, given.parent)
 
 
 def predict_rows(given: argparse.Namespace) -> int:
