@@ -68,9 +68,8 @@ def main() -> None:
             print(f"{killed.kills.total()} kills, {len(rows_of(run)):,} rows", file=sys.stderr, flush=True)
         (run.parent / "fast").touch()
         # Let whatever is left of the last start end by itself.
-        last = subprocess.run(
-            [*command(run), "--steps", str(len(rows_of(run)) + 200)], env=clean_environment(), check=False
-        )
+        words = [*command(run), "--steps", str(len(rows_of(run)) + 200)]
+        last = subprocess.run(words, env=clean_environment(), check=False, stdout=sys.stderr)
         rows, broken = [], last.returncode != 0
         for name, read in READERS.items():
             found = read(run)

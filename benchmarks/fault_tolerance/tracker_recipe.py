@@ -1,4 +1,4 @@
-"""The training that `tracker_kills.py` kills: that of `tiny.py`, slow until there is a file `fast` beside its folder."""
+"""The training that `tracker_kills.py` kills: that of `tiny.py`, slow until a file `fast` is beside its run folder."""
 
 import time
 from dataclasses import dataclass, replace
