@@ -18,6 +18,8 @@ from toolkit.tracking.readiness import problems_here
 PATIENCE = 60.0
 """Seconds without progress after the end of a run, after which a tracker is given up."""
 SECONDS_BETWEEN_PROBES = 2.0
+# A delivery tries again by itself, and says that it failed: without these MLflow would be silent for four minutes.
+IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
 
 
 def track(run: Path, to: Sequence[str] | str | None, project: str | None, name: str | None, parent: int | None) -> int:
@@ -50,6 +52,8 @@ def track(run: Path, to: Sequence[str] | str | None, project: str | None, name: 
         problems.append(f"the run in {run} has no ledger yet, so there is nothing to send; let it train first")
     if problems:
         raise UserError(*problems)
+    for variable, value in IMPATIENT.items():
+        os.environ.setdefault(variable, value)
     wish = Wish(run, project or settings.get("project"), name or settings.get("name"))
     return send(wish, tracker_names(given), Training(run, parent), follows=parent is not None)
 
@@ -105,10 +109,10 @@ def send(wish: Wish, names: Sequence[str], under_way: Callable[[], bool], follow
         if delivery not in incomplete and not follows:
             say(f"{delivery.tracker}: all {delivery.sent:,} steps are there")
     for delivery in incomplete:
-        why = delivery.problem or f"nothing has moved for {PATIENCE:.0f} seconds"
+        why = "" if delivery.problem else f" (nothing has moved for {PATIENCE:.0f} seconds)"
         say(
-            f"{delivery.tracker} has the steps up to {delivery.sent:,}: {why}; what is missing is sent by "
-            f"`toolkit track {wish.run} --to {delivery.tracker}`"
+            f"{delivery.tracker} has the steps up to {delivery.sent:,}{why}; `toolkit track {wish.run} --to "
+            f"{delivery.tracker}` sends what is missing"
         )
     if any(delivery.is_alive() for delivery in deliveries):
         # A library that hangs would hang at the end of the process too.

@@ -15,7 +15,7 @@ from toolkit.errors import UserError
 from toolkit.output.run_folder import read_record
 from toolkit.tracking.ledger_tail import LedgerTail
 from toolkit.tracking.position import Lock, MovedError, Position, read_position, write_position
-from toolkit.tracking.scalars import final_values, settings_of, values_of
+from toolkit.tracking.scalars import Values, final_values, settings_of, values_of
 from toolkit.tracking.sent import Sent
 from toolkit.tracking.trackers.base import TrackedRun
 from toolkit.tracking.trackers.mlflow import MLflowRun
@@ -28,8 +28,8 @@ SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_BETWEEN_POSITIONS = 2.0
 LONGEST_PAUSE = 60.0
 """Seconds between two attempts, while a run is under way and its tracker fails."""
-ATTEMPTS_AFTER_THE_END = 4
-LONGEST_MESSAGE = 300
+ATTEMPTS_AFTER_THE_END = 3
+LONGEST_MESSAGE = 200
 
 
 @dataclass(frozen=True)
@@ -172,11 +172,11 @@ class Delivery(Thread):
                 break
             time.sleep(SECONDS_BETWEEN_LOOKS)
         lock.check()
-        record = read_record(self.run_folder)
-        if record.get("status") == "finished" and position.finished != record["step"]:
-            values = sent.lacking(record["step"], final_values(record)) if there.can_be_asked else final_values(record)
-            if values:
-                there.send_final(record["step"], values)
+        step, values = end_of(self.run_folder)
+        if there.can_be_asked:
+            values = sent.lacking(step, values)
+        if values and (there.can_be_asked or position.finished != step):
+            there.send_final(step, values)
         self.write(position)
 
     def send_rows(self, there: TrackedRun, sent: Sent, rows: list[dict[str, Any]]) -> None:
@@ -194,18 +194,17 @@ class Delivery(Thread):
         Raises:
             IncompleteError: it lacks something.
         """
-        record, steps = read_record(self.run_folder), 0
-        if there.can_be_asked:
-            sent, missing = there.sent(), []
-            for row in LedgerTail(self.run_folder / "ledger.jsonl").new_rows():
-                steps = row["step"]
-                if sent.lacking(steps, values_of(row)):
-                    missing.append(steps)
-            if missing and not self.under_way():
+        last, end = end_of(self.run_folder)
+        if there.can_be_asked and not self.under_way():
+            sent, rows = there.sent(), LedgerTail(self.run_folder / "ledger.jsonl").new_rows()
+            missing = [row["step"] for row in rows if sent.lacking(row["step"], values_of(row))]
+            if missing:
                 raise IncompleteError(f"{len(missing):,} rows did not arrive, the first of step {missing[0]:,}")
-        if record.get("status") == "finished":
-            there.position.finished = record["step"]
+            if sent.lacking(last, end):
+                raise IncompleteError("the metrics of the end did not arrive")
         lock.check()
+        if last:
+            there.position.finished = last
         self.write(there.position)
 
 
@@ -221,6 +220,12 @@ RUNS: dict[str, type[TrackedRun]] = {
     "swanlab": SwanLabRun,
 }
 """What sends to each of the trackers that Accelerate has a class for."""
+
+
+def end_of(run: Path) -> tuple[int, Values]:
+    """Return the step after which a run was finished, 0 if it is not, and what is sent of its end."""
+    record = read_record(run)
+    return (record["step"], final_values(record)) if record.get("status") == "finished" else (0, {})
 
 
 def in_parts(rows: Iterator[dict[str, Any]], most: int) -> Iterator[list[dict[str, Any]]]:

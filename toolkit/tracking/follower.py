@@ -21,6 +21,7 @@ from toolkit.tracking.position import read_position
 
 SECONDS_AFTER_THE_END, SECONDS_AFTER_A_STOP = 60.0, 3.0
 """How long a run waits at its end until all is sent; one that was stopped may be killed while it waits."""
+SECONDS_WITHOUT_A_WORD = 5.0
 OF_A_LAUNCHER = (
     *("RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "ACCELERATE_", "FSDP_"),
     *("PARALLELISM_CONFIG_", "PMI_", "OMPI_", "MV2_"),
@@ -83,13 +84,19 @@ class Follower:
             self.say(line.rstrip("\n"))
 
     def end(self, seconds: float) -> None:
-        """Wait so many seconds until all is sent; it goes on by itself then."""
+        """Wait so many seconds until all is sent; after that, or after Ctrl-C, it goes on by itself."""
         if self.process is None or self.reader is None:
             return
+        names = ", ".join(self.wish.names)
         try:
-            code = self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.say(f"{', '.join(self.wish.names)}: sending goes on beside; {self.later}")
+            try:
+                code = self.process.wait(min(seconds, SECONDS_WITHOUT_A_WORD))
+            except subprocess.TimeoutExpired:
+                if seconds > SECONDS_WITHOUT_A_WORD:
+                    self.say(f"waiting up to {seconds:.0f} seconds until all is sent to {names} (Ctrl-C: do not wait)")
+                code = self.process.wait(max(0.0, seconds - SECONDS_WITHOUT_A_WORD))
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            self.say(f"sending to {names} goes on by itself; should that be ended too, {self.later}")
             return
         self.reader.join(1.0)
         if code not in (0, 1):

@@ -3,12 +3,15 @@
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from toolkit.tracking.position import FOLDER as POSITIONS
 from toolkit.tracking.scalars import Values
 from toolkit.tracking.sent import Sent
 from toolkit.tracking.trackers.base import TrackedRun
+from toolkit.tracking.trackers.mlflow_files import folder_of, mend, remember
 
 TAG = "finetune_toolkit.run"
 """By this tag a run is found again that was begun there just before a kill."""
@@ -26,6 +29,11 @@ class MLflowRun(TrackedRun):
     rows_at_once = 100
     project_variable = "MLFLOW_EXPERIMENT_NAME"
 
+    @property
+    def copy(self) -> Path:
+        """A copy of the description of the run, where that is a file."""
+        return self.folder / POSITIONS / "mlflow-meta.yaml"
+
     def make(self) -> Any:
         import mlflow
         from accelerate.tracking import MLflowTracker
@@ -36,7 +44,10 @@ class MLflowRun(TrackedRun):
             mlflow.set_tracking_uri(position.place)
         uri = mlflow.get_tracking_uri()
         # Never the address of a server: it may hold a password.
-        position.place = uri if urlsplit(uri).scheme in ("file", "sqlite") else None
+        position.place = uri if urlsplit(uri).scheme in ("", "file", "sqlite") else None
+        self.files = folder_of(uri)
+        if self.files is not None:
+            mend(self.files, position.run, self.copy, position.settings)
         self.client = mlflow.MlflowClient()
         # Accelerate lets these win over what it is told.
         os.environ["MLFLOW_EXPERIMENT_NAME"] = position.project
@@ -61,7 +72,9 @@ class MLflowRun(TrackedRun):
         return str(found[0].info.run_id) if found else None
 
     def begin(self) -> None:
-        self.position.run = self.tracker.tracker.info.run_id
+        run = self.position.run = self.tracker.tracker.info.run_id
+        if self.files is not None:
+            remember(self.files, run, self.copy)
 
     def sent(self) -> Sent:
         found, run = Sent(), self.position.run
