@@ -15,9 +15,11 @@ from toolkit.output.run_folder import is_locked, read_record
 from toolkit.tracking.delivery import Delivery, Wish
 from toolkit.tracking.readiness import problems_here
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds without progress after the end of a run, after which a tracker is given up."""
 SECONDS_BETWEEN_PROBES = 2.0
+SECONDS_TO_END = 5.0
+"""After Ctrl-C, for the rows that are on their way."""
 # A delivery tries again by itself, and says that it failed: without these MLflow would be silent for four minutes.
 IMPATIENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
 
@@ -54,6 +56,9 @@ def track(run: Path, to: Sequence[str] | str | None, project: str | None, name: 
         raise UserError(*problems)
     for variable, value in IMPATIENT.items():
         os.environ.setdefault(variable, value)
+    if parent is not None:
+        # The training comes first.
+        os.nice(5)
     wish = Wish(run, project or settings.get("project"), name or settings.get("name"))
     return send(wish, tracker_names(given), Training(run, parent), follows=parent is not None)
 
@@ -76,6 +81,19 @@ class Training:
         return self.answer
 
 
+def wait_for(deliveries: Sequence[Delivery], under_way: Callable[[], bool]) -> None:
+    """Wait until all is sent, or nothing has moved for too long since the run ended."""
+    ended = None
+    while any(delivery.is_alive() for delivery in deliveries):
+        time.sleep(0.05)
+        if under_way():
+            continue
+        ended = ended or time.monotonic()
+        alive = [max(delivery.progressed, ended) for delivery in deliveries if delivery.is_alive()]
+        if alive and time.monotonic() - max(alive) > PATIENCE:
+            return
+
+
 def send(wish: Wish, names: Sequence[str], under_way: Callable[[], bool], follows: bool) -> int:
     """Send a run to several trackers at once and return the exit code."""
     from accelerate import PartialState
@@ -94,15 +112,15 @@ def send(wish: Wish, names: Sequence[str], under_way: Callable[[], bool], follow
         deliveries = [Delivery(wish, name, under_way, follows, say) for name in names]
         for delivery in deliveries:
             delivery.start()
-        ended = None
-        while any(delivery.is_alive() for delivery in deliveries):
-            time.sleep(0.05)
-            if under_way():
-                continue
-            ended = ended or time.monotonic()
-            alive = [max(delivery.progressed, ended) for delivery in deliveries if delivery.is_alive()]
-            if alive and time.monotonic() - max(alive) > PATIENCE:
-                break
+        try:
+            wait_for(deliveries, under_way)
+        except KeyboardInterrupt:
+            interrupted = [delivery for delivery in deliveries if delivery.is_alive()]
+            for delivery in interrupted:
+                delivery.gives_up.set()
+            for delivery in interrupted:
+                delivery.join(SECONDS_TO_END)
+                delivery.problem = delivery.problem or "interrupted"
     incomplete = [delivery for delivery in deliveries if delivery.is_alive() or delivery.problem is not None]
     for delivery in deliveries:
         delivery.gives_up.set()
