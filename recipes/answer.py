@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from toolkit import Config, Rates, Task, fine_tune
 from toolkit.config.model import ModelConfig
+from toolkit.details import COMMON_WORDS
 from toolkit.models.load import QUESTION_ANSWERER, load_model
 from toolkit.models.tiny import encoder
 from toolkit.models.tokenizer import tokenizer
@@ -57,6 +58,7 @@ def task(config: Answer) -> Task:
             data.evaluate, questions.missing, config.data.no_answer_margin, questions.guesses()
         ),
         metrics=[answer_scores],
+        quality=COMMON_WORDS,
         show=show_answer(data.evaluate),
         decode=tokens.decode,
         export=answering_folder(tokens, config.data, questions.missing),

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 
 from toolkit import Batch, Config, Rates, Task, fine_tune
 from toolkit.config.model import ModelConfig
+from toolkit.details import COMMON_WORDS
 from toolkit.losses import counted, mean_losses
 from toolkit.models.export import pretrained_folder
 from toolkit.models.tokenizer import tokenizer
+from toolkit.models.usage import CHAT as CHAT_USE
 from toolkit.tasks.conversations.models import chat_model, token_limit
 from toolkit.tasks.conversations.template import CHAT
 from toolkit.tasks.sft.data import Conversations
@@ -29,8 +31,6 @@ from toolkit.tasks.sft.tokens import next_labels, pad_conversations
 from toolkit.vocabulary_loss import causal_scores, laid_out
 
 import torch
-
-USAGE = 'transformers.pipeline("text-generation", "<this folder>")'
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,10 @@ def task(config: Chat) -> Task:
         metrics=replies.metrics,
         from_loss=perplexity,
         baseline_scores=lambda: unigram_scores(tokenized, len(tokens)),
+        quality=COMMON_WORDS if asked else None,
         show=replies.show if asked else None,
         decode=tokens.decode,
-        export=pretrained_folder(tokens, None, "Chat", "text-generation", USAGE),
+        export=pretrained_folder(tokens, None, "Chat", "text-generation", CHAT_USE),
         summary={"model": config.model.name or "the embedded causal model, with new weights"},
     )
 

@@ -21,12 +21,13 @@ from functools import partial
 from toolkit import Config, Task, fine_tune
 from toolkit.config.loss import LossConfig
 from toolkit.config.model import ModelConfig
+from toolkit.details import CLOSE, RIGHT_LABELS, Details, class_details, label_details, number_details, right_class
 from toolkit.losses import class_probabilities, logits_of
 from toolkit.metrics import class_metrics, correlation, multilabel_f1, positive_class, regression_errors
 from toolkit.models.export import pretrained_folder
 from toolkit.models.heads import read_for_head, saved_labels, sequence_classifier
 from toolkit.models.tokenizer import tokenizer
-from toolkit.task import Metric
+from toolkit.task import Metric, Quality
 from toolkit.tasks.text_classification.data import LabelledTexts
 from toolkit.tasks.text_classification.texts import pad_texts
 
@@ -51,17 +52,26 @@ class Kind:
 
     decide: Callable[[torch.Tensor], torch.Tensor]
     metrics: Callable[[list[str]], list[Metric]]
+    details: Callable[[list[str]], Details]
+    quality: Callable[[list[str]], Quality]
     scores: Callable[[list[str], torch.Tensor], list[dict[str, float]]] | None = None
 
 
 KINDS = {
-    "single": Kind(lambda logits: logits.argmax(-1), class_metrics, class_probabilities),
+    "single": Kind(lambda logits: logits.argmax(-1), class_metrics, class_details, right_class, class_probabilities),
     "multi": Kind(
         lambda logits: (logits > 0).long(),
         lambda labels: [multilabel_f1],
+        label_details,
+        lambda labels: RIGHT_LABELS,
         partial(class_probabilities, several=True),
     ),
-    "regression": Kind(lambda logits: logits.squeeze(-1), lambda labels: [regression_errors, correlation]),
+    "regression": Kind(
+        lambda logits: logits.squeeze(-1),
+        lambda labels: [regression_errors, correlation],
+        lambda labels: number_details,
+        lambda labels: CLOSE,
+    ),
 }
 
 
@@ -84,6 +94,8 @@ def task(config: Classify) -> Task:
         scores=kind.scores and (lambda model, batch: kind.scores(texts.labels, logits_of(model, batch))),
         metrics=kind.metrics(texts.labels),
         baseline=texts.baseline,
+        details=kind.details(texts.labels),
+        quality=kind.quality(texts.labels),
         show=texts.show,
         decode=tokens.decode,
         export=pretrained_folder(tokens, config.data.resolved_max_length, "Text classification", "text-classification"),

@@ -21,6 +21,7 @@ from toolkit import Config, Task, fine_tune
 from toolkit.config.loss import LossConfig
 from toolkit.config.model import ModelConfig
 from toolkit.config.schema import BatchConfig, Rates
+from toolkit.details import class_details, right_class
 from toolkit.losses import class_probabilities, logits_of
 from toolkit.metrics import class_metrics, positive_class
 from toolkit.models.export import pretrained_folder
@@ -28,7 +29,7 @@ from toolkit.models.heads import labels_of_head, read_for_head, saved_labels
 from toolkit.models.load import IMAGE_CLASSIFIER, load_model
 from toolkit.models.tiny import image_classifier
 from toolkit.tasks.image_classification.augmentation import AugmentConfig
-from toolkit.tasks.image_classification.confusion import Confusion
+from toolkit.tasks.image_classification.confusion import with_confusion
 from toolkit.tasks.image_classification.data import LabelledImages
 from toolkit.tasks.image_classification.processor import Preparation, processor_of, stack_images
 
@@ -56,7 +57,6 @@ def task(config: ClassifyImages) -> Task:
     images = read_for_head(config.data, saved_labels(config.model, IMAGE_CLASSIFIER), trained=only)
     loss, processor = images.loss(config.loss), processor_of(config.model, size)
     prepare = Preparation(processor, config.augment, config.data.background, config.data.size)
-    confusion = Confusion(images.evaluate.labels.values, images.labels)
     head = {**labels_of_head(images.labels), "problem_type": "single_label_classification"}
 
     return Task(
@@ -71,11 +71,12 @@ def task(config: ClassifyImages) -> Task:
         loss=lambda model, batch: loss(logits_of(model, batch), batch),
         predict=lambda model, batch: logits_of(model, batch).argmax(-1),
         scores=lambda model, batch: class_probabilities(images.labels, logits_of(model, batch)),
-        postprocess=confusion.postprocess,
         metrics=class_metrics(images.labels),
         baseline=images.baseline,
+        details=class_details(images.labels),
+        quality=right_class(images.labels),
         show=images.show,
-        export=confusion.exported(pretrained_folder(processor, None, "Image classification", "image-classification")),
+        export=with_confusion(pretrained_folder(processor, None, "Image classification", "image-classification")),
         summary={
             "model": config.model.name or "the embedded ConvNeXt, with new weights",
             **prepare.summary,

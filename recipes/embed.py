@@ -23,7 +23,7 @@ from toolkit.models.tokenizer import tokenizer
 from toolkit.task import GlobalBatchLoss
 from toolkit.tasks.sentence_embedding.data import EmbeddingData
 from toolkit.tasks.sentence_embedding.losses import ContrastConfig, cosine_error, in_batch_loss
-from toolkit.tasks.sentence_embedding.metrics import search_quality
+from toolkit.tasks.sentence_embedding.metrics import FOUND_EARLY, search_quality
 from toolkit.tasks.sentence_embedding.models import (
     EmbeddingModelConfig,
     embed,
@@ -90,6 +90,7 @@ def task(config: Embed) -> Task:
         postprocess=search.postprocess,
         metrics=[correlation if texts.kind == "scores" else search_quality],
         baseline_scores=search.baseline,
+        quality=None if texts.kind == "scores" else FOUND_EARLY,
         show=search.show,
         decode=tokens.decode,
         export=embedding_folder(tokens, config.data.resolved_max_length, pooling),

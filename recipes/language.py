@@ -26,6 +26,7 @@ from toolkit.tasks.language_modeling.blocks import pad_blocks
 from toolkit.tasks.language_modeling.data import Documents
 from toolkit.tasks.language_modeling.masks import Masking
 from toolkit.tasks.language_modeling.metrics import (
+    GUESSED,
     guesses,
     scores_of,
     show_guesses,
@@ -78,6 +79,7 @@ def task(config: Language) -> Task:
         metrics=[token_accuracy],
         from_loss=lambda mean, units: scores_of(mean, units, data.evaluate.stream.bytes if is_causal else None),
         baseline_scores=lambda: unigram_scores(data.train.stream, data.evaluate.stream, tokens, objective),
+        quality=GUESSED,
         show=show_guesses(data.evaluate, tokens, objective),
         decode=tokens.decode,
         export=pretrained_folder(tokens, None, "Language model", "text-generation" if is_causal else "fill-mask"),

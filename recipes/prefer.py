@@ -22,6 +22,7 @@ from typing import Any
 from toolkit import Batch, Config, Rates, Task, fine_tune
 from toolkit.attention import padding_known
 from toolkit.config.model import ModelConfig
+from toolkit.details import MARGIN
 from toolkit.losses import NOT_COUNTED
 from toolkit.models.tokenizer import tokenizer
 from toolkit.tasks.conversations.models import token_limit
@@ -107,6 +108,7 @@ def task(config: Prefer) -> Task:
         metrics=[preference_scores],
         baseline=[0.0, 0.0],  # the reference itself: no rewards, no margin
         baseline_scores=None if dpo.likelihood else lambda: {"loss": math.log(2)},
+        quality=MARGIN,
         show=show,
         decode=tokens.decode,
         export=export_policy(tokens, config.model, dpo.reference, config.seed),

@@ -20,6 +20,7 @@ from functools import partial
 from toolkit import Batch, Config, Task, fine_tune
 from toolkit.config.loss import LossConfig
 from toolkit.config.model import ModelConfig
+from toolkit.details import RIGHT_WORDS, tag_details
 from toolkit.losses import NOT_COUNTED, logits_of
 from toolkit.models.export import pretrained_folder
 from toolkit.models.heads import labels_of_head, saved_labels
@@ -77,6 +78,8 @@ def task(config: Tag) -> Task:
         predict=predict,
         postprocess=partial(sentences.postprocess, data.evaluate),
         metrics=tag_metrics(sentences.kind),
+        details=tag_details,
+        quality=RIGHT_WORDS,
         show=sentences.show,
         decode=tokens.decode,
         export=pretrained_folder(

@@ -22,6 +22,7 @@ from toolkit import BatchConfig, Config, Task, fine_tune
 from toolkit.config.loss import SmoothingConfig
 from toolkit.config.model import ModelConfig
 from toolkit.data.config import embedded_splits
+from toolkit.details import COMMON_WORDS
 from toolkit.errors import require
 from toolkit.losses import counted, reference_losses, summed_cross_entropy
 from toolkit.models.tokenizer import SEQ2SEQ, tokenizer
@@ -79,6 +80,7 @@ def task(config: Translate) -> Task:
         scores=lambda model, batch: reference_losses(target_logits(model, batch), batch["labels"]),
         postprocess=lambda written: pairs.postprocess(written, baseline=pairs.copies()),
         metrics=[bleu, exact_match],
+        quality=COMMON_WORDS,
         show=pairs.show,
         decode=tokens.decode,
         export=seq2seq_folder(tokens, config.data, "Translation", "translation"),

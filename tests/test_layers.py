@@ -11,7 +11,9 @@ ROOT = Path(__file__).parent.parent
 ORDER = """
     __main__ cli
     notebook
+    report
     verify
+    push
     predict
     recipe_command
     run export_command
@@ -21,7 +23,7 @@ ORDER = """
     prepare
     rehearsal
     printed_plan
-    evaluation evaluation_scores
+    evaluation evaluation_scores evaluation_quality
     grad_cache
     train_state step_log best_evaluation flop_count
     tasks
@@ -35,6 +37,7 @@ ORDER = """
     data
     output
     config
+    details
     task losses metrics vocabulary_loss attention
     row_attention dropout batch_layout randomness signals errors environment
 """

@@ -56,7 +56,7 @@ ENDS = {
     ),
     "scores": (with_task(show=lambda *sample: {}, scores=failing(TypeError("logits"))), "failed: TypeError: logits"),
     "details": (
-        with_task(postprocess=lambda found: Postprocessed([1], [1], details={"matrix": torch.ones(2)})),
+        with_task(details=lambda predictions, references: {"matrix": torch.ones(2)}),
         "failed: TypeError: Object of type Tensor",
     ),
 }  # fmt: skip

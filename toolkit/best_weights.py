@@ -85,6 +85,13 @@ def metrics_after(step: int, folder: RunFolder) -> dict[str, float]:
     return numbers(next((row["evaluation"] or {} for row in rows if row["step"] == step), {}))
 
 
+def evaluations_of(folder: RunFolder) -> int:
+    """Return how many evaluations of a run its ledger has."""
+    return (
+        sum(bool(row["evaluation"]) for row in read_ledger(folder.ledger_file)) if folder.ledger_file.is_file() else 0
+    )
+
+
 def start_at_best(step: int, folder: RunFolder, begun_with: str | None) -> Start:
     """Return the checkpoint of the best evaluation as something to load.
 

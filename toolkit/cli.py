@@ -25,11 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pipes.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog="toolkit", description="Look after runs of finetune-toolkit.")
-    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare,export,track,predict,chat}")
+    commands = parser.add_subparsers(
+        required=True, metavar="{status,verify,compare,report,export,push,track,predict,chat}"
+    )
     add_status(commands)
     add_verify(commands)
     add_compare(commands)
+    add_report(commands)
     add_export(commands)
+    add_push(commands)
     add_track(commands)
     add_predict(commands)
     add_chat(commands)
@@ -107,6 +111,25 @@ def add_compare(commands: Any) -> None:
     compare.add_argument("second", type=Path, metavar="B", help="another one")
 
 
+def add_report(commands: Any) -> None:
+    report = commands.add_parser(
+        "report",
+        help="make a page of a run to look at, or of several side by side",
+        description="Write report.html into a run folder: what was run, curves, metrics, predictions, where the time "
+        "went. It is one file that needs no network. Several runs stand side by side, what differs first. A run may be "
+        "under way, stopped or dead.",
+    )
+    report.set_defaults(command=make_report)
+    report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run folder, such as runs/classify")
+    report.add_argument("--output", type=Path, metavar="FILE", help="the page (default: report.html in the run folder)")
+    report.add_argument(
+        "--follow",
+        type=float,
+        metavar="SECONDS",
+        help="write it again after so many seconds, until no process works on the run any more",
+    )
+
+
 def add_export(commands: Any) -> None:
     export = commands.add_parser(
         "export",
@@ -121,6 +144,30 @@ def add_export(commands: Any) -> None:
     )
     export.add_argument(
         "--recipe", type=Path, metavar="FILE", help="the recipe's file, if it is not where it was when the run began"
+    )
+
+
+def add_push(commands: Any) -> None:
+    push = commands.add_parser(
+        "push",
+        help="send a trained model to a hub, private unless told otherwise",
+        description="Send the model of a run, or a model folder, to the Hugging Face Hub, or to the hub that "
+        "HF_ENDPOINT names: weights in safetensors, configuration, tokenizer and card, and nothing else of the run. It "
+        "says before what will be sent. The same command again goes on after a kill, and makes no commit where nothing "
+        "has changed. The token is that of hf auth login, or HF_TOKEN.",
+    )
+    push.set_defaults(command=push_model)
+    push.add_argument("model", type=Path, metavar="RUN_OR_MODEL", help="a run folder or a model folder")
+    push.add_argument("repo", metavar="REPO", help="owner/name, or a name of your own")
+    push.add_argument("--public", action="store_true", help="for everybody to read (default: private)")
+    push.add_argument("--revision", metavar="BRANCH", help="a branch, which is made if it is not there (default: main)")
+    push.add_argument("--message", metavar="TEXT", help="of the commit (default: which step of which run)")
+    push.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="send this file of the model's folder too, which is no part of a model",
     )
 
 
@@ -288,12 +335,31 @@ def compare_runs(given: argparse.Namespace) -> int:
     return RIGHT if comparison.same else WRONG
 
 
+def make_report(given: argparse.Namespace) -> int:
+    """Make the page of some runs and return the exit code."""
+    from toolkit.report.command import report
+
+    if given.follow is not None and not given.follow >= 1:
+        raise UserError(f"--follow is {given.follow:g}; give 1 second or more")
+    report(given.runs, given.output, given.follow, Console(is_main=True))
+    return RIGHT
+
+
 def export_model(given: argparse.Namespace) -> int:
     """Save the model of a checkpoint and return the exit code."""
     from toolkit.export_command import export
 
     export(given.run, given.step, given.recipe, Console(is_main=True))
     return RIGHT
+
+
+def push_model(given: argparse.Namespace) -> int:
+    """Send a model to a hub and return the exit code."""
+    from toolkit.push.command import Wish, push
+
+    names = ("model", "repo", "public", "revision", "message")
+    wish = Wish(**{name: getattr(given, name) for name in names}, also=tuple(given.also))
+    return push(wish, Console(is_main=True))
 
 
 def send_to_trackers(given: argparse.Namespace) -> int:

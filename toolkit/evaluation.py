@@ -155,8 +155,9 @@ def evaluate_model(
     wanted = evenly(np.sort(order.ids), shown) if task.show is not None else set()
     # Known to all processes alike: in these rounds each asks how sure the model is.
     shown_rounds = set((np.flatnonzero(np.isin(order.ids, list(wanted))) // size).tolist())
-    if wanted and task.postprocess is not None:
-        shown_rounds = set(range(order.steps_per_epoch))  # which samples its items are of, only `postprocess` knows
+    # Which samples its items are of, only `postprocess` knows; and the worst are known when all are.
+    if (wanted and task.postprocess is not None) or (last and task.quality is not None):
+        shown_rounds = set(range(order.steps_per_epoch))
     # Metrics live in the main process alone; made together, so that a missing package stops all processes and hangs
     # none.
     collector = runtime.together(
@@ -211,21 +212,23 @@ def evaluate_model(
             return None
         try:
             # What is for the reader stays in this process.
-            scores, trivial, examples[:], found = collector.compute(taken=("loss", *from_loss))
+            scores, trivial, examples[:], found, qualities = collector.compute(taken=("loss", *from_loss))
         except Exception as error:
             if most is None or isinstance(error, UserError) or lacks_memory(error):
                 raise
             return None
         details.update(found)
+        quality.update(qualities)
         return scores, trivial
 
     examples: list[dict[str, Any]] = []
     details: dict[str, Any] = {}
+    quality: dict[str, Any] = {}
     computed = runtime.on_main(compute)
     if computed is None:
         return None
     scores, trivial = computed
-    return Evaluation({"loss": mean, **from_loss, **scores}, trivial, examples, details)
+    return Evaluation({"loss": mean, **from_loss, **scores}, trivial, examples, details, quality)
 
 
 def share_buffers(model: torch.nn.Module, runtime: Runtime) -> None:

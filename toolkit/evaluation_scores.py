@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from toolkit.errors import UserError
+from toolkit.evaluation_quality import quality_of
 from toolkit.task import GlobalBatchLoss, Metric, Postprocessed, Task
 
 LOSS = "loss"
@@ -43,7 +44,9 @@ class Results(NamedTuple):
     examples: list[dict[str, Any]]
     """Some samples with prediction and reference, for a reader."""
     details: Mapping[str, Any]
-    """Of `Postprocessed.details`."""
+    """Of `Task.details`."""
+    quality: Mapping[str, Any]
+    """Of `Task.quality`."""
 
 
 def joined(batches: Sequence[Any]) -> Any:
@@ -116,6 +119,7 @@ class Collector:
         self.embeddings: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self.examples: dict[int, dict[str, Any]] = {}
         self.sure: dict[int, Mapping[str, float]] = {}
+        self.qualities: dict[int, float] = {}
         self.postprocessed: Postprocessed | None = None
 
     def add(self, scored: Scored) -> None:
@@ -124,8 +128,9 @@ class Collector:
             for place, number in enumerate(scored.ids):
                 extra = None if scored.extra is None else scored.extra[place]
                 self.embeddings[number] = (scored.embeddings[place], extra)
-        if scored.scores is not None:
-            self.sure.update(zip(scored.ids, scored.scores, strict=True))
+        sure = dict(zip(scored.ids, scored.scores, strict=True)) if scored.scores is not None else {}
+        if self.task.postprocess is not None:
+            self.sure.update(sure)
         if scored.predictions is None:
             return
         if self.task.postprocess is not None:
@@ -134,14 +139,21 @@ class Collector:
         self.pairs.append((scored.predictions, scored.references))
         self.ids.append(scored.ids)
         for number, prediction, reference in zip(scored.ids, scored.predictions, scored.references, strict=True):
+            if self.last and self.task.quality is not None:
+                self.qualities[number] = self.task.quality.of(prediction, reference, sure.get(number))
             if number in self.wanted:
+                self.sure[number] = sure.get(number, {})
                 self.example(number, prediction, reference)
 
     def example(self, number: int, prediction: Any, reference: Any) -> None:
         """Keep a sample for the reader."""
+        self.examples[number] = self.shown_row(number, prediction, reference)
+
+    def shown_row(self, number: int, prediction: Any, reference: Any) -> dict[str, Any]:
+        """Return what a reader sees of a sample."""
         assert self.task.show is not None
         sure = {"scores": dict(scores)} if (scores := self.sure.get(number)) else {}
-        self.examples[number] = {**self.task.show(number, prediction, reference), **sure}
+        return {**self.task.show(number, prediction, reference), **sure}
 
     def postprocess(self, are_all: bool) -> bool:
         """Make items of the predictions, where the task does; return False if it can't without those of all samples."""
@@ -161,7 +173,9 @@ class Collector:
         Raises:
             UserError: a metric returns what it must not, or not as many references as predictions came.
         """
-        task, details = self.task, self.postprocessed.details if self.postprocessed else {}
+        task = self.task
+        details: Mapping[str, Any] = {}
+        quality: Mapping[str, Any] = {}
         scores: dict[str, float] = {}
         trivial: dict[str, float] = {}
         if self.postprocessed is not None:
@@ -173,10 +187,26 @@ class Collector:
             if self.last and baseline is not None:
                 trivial = scores_of(task.metrics, baseline, references, taken)
                 trivial |= self.of_groups(baseline, references)
+            if self.last:
+                details = dict(task.details(predictions, references)) if task.details is not None else {}
+                quality = self.quality(predictions, references)
         if self.last and task.baseline_scores is not None:
             trivial |= task.baseline_scores()
         examples = [{"sample": number, **self.examples[number]} for number in sorted(self.examples)]
-        return Results(scores, trivial, examples, details)
+        return Results(scores, trivial, examples, details, quality)
+
+    def quality(self, predictions: Any, references: Any) -> dict[str, Any]:
+        """Return what is known of the quality of single predictions, in the order of the metrics."""
+        quality, show = self.task.quality, self.shown_row if self.task.show is not None else None
+        if quality is None:
+            return {}
+        if (found := self.postprocessed) is None:
+            ids = list(chain.from_iterable(self.ids))
+            values = [self.qualities[number] for number in ids]
+            return quality_of(self.task, predictions, references, values, ids, ids, show)
+        items = range(len(found.predictions))
+        values = [quality.of(predictions[item], references[item], self.sure.get(item)) for item in items]
+        return quality_of(self.task, predictions, references, values, items, found.samples, show)
 
     def of_groups(self, predictions: Any, references: Any) -> dict[str, float]:
         """Return the scores of each group of the evaluation, such as "hard/accuracy"; of a trial, which has only some

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from toolkit.best_evaluation import best_of_rows
-from toolkit.best_weights import metrics_after
+from toolkit.best_weights import evaluations_of, metrics_after
 from toolkit.checkpoint.compatibility import check_data
 from toolkit.checkpoint.format import DamagedError, inspect, read_state
 from toolkit.checkpoint.load import load_exported
@@ -67,7 +67,8 @@ def export(run: Path, step: int | None, recipe: Path | None, console: Console) -
                 raise UserError(f"the recipe {record.get('recipe')} saves no model: its task has no `export`")
             data = digests_of_data(task)
             check_data(data, start.state.get("data", {}), f"when {start.checkpoint} was written")
-            return save(start, data["evaluate"], task, config, runtime, folder, console)
+            rule = config.checkpoint.best if step is None and config.exports_best else None
+            return save(start, rule, data["evaluate"], task, config, runtime, folder, console)
     finally:
         folder.release()
         runtime.close()
@@ -127,6 +128,7 @@ def chosen_checkpoint(folder: RunFolder, config: Config, step: int | None) -> St
 
 def save(
     start: Start,
+    rule: str | None,
     data: str | None,
     task: Task,
     config: Any,
@@ -134,8 +136,9 @@ def save(
     folder: RunFolder,
     console: Console,
 ) -> Result:
-    """Evaluate the weights of a checkpoint, write evaluation and model, and print the result; `data` is the digest of
-    the evaluation data.
+    """Evaluate the weights of a checkpoint, write evaluation and model, and print the result.
+
+    `rule` says by which evaluation it is this checkpoint, if by any; `data` is the digest of the evaluation data.
 
     Raises:
         UserError: they don't fit the model, or it can't be saved.
@@ -158,8 +161,18 @@ def save(
     with explain_disk_errors(folder.path):
         if task.data.evaluate is not None:
             write_evaluation(folder.path, evaluation, weights, {"samples": len(task.data.evaluate), "digest": data})
+        record = folder.record()
         results = results_for_export(
-            task, config, evaluation.metrics, evaluation.baseline, start.step, evaluation.details
+            task,
+            config,
+            evaluation.metrics,
+            evaluation.baseline,
+            start.step,
+            evaluation.details,
+            record,
+            rule if noted else None,
+            evaluations_of(folder),
+            record.get("warnings", ()),
         )
         try:
             folder.write_model(lambda path: export(module, path, results))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from toolkit.best_weights import Exported, best_is_there, settle_exported
+from toolkit.best_weights import Exported, best_is_there, evaluations_of, settle_exported
 from toolkit.checkpoint.compatibility import check_data
 from toolkit.checkpoint.exchange import Exchange
 from toolkit.checkpoint.format import retire
@@ -323,7 +323,7 @@ def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunR
         console.summary("", described(meters))
     print_result(result, console)
     if runtime.is_main:
-        console.summary("", {"on disk": on_disk(folder)})
+        console.summary("", {"on disk": on_disk(folder), "a page": f"toolkit report {folder.path}"})
     if worse:
         console.print(f"\nwarning: {worse}")
     return result
@@ -367,8 +367,19 @@ def write_results(state: TrainState, exported: Exported, folder: RunFolder, trai
         write_evaluation(folder.path, evaluation, weights, data)
     if task.export is None or trained is None:
         return
-    export, metrics, baseline = task.export, evaluation.metrics, evaluation.baseline
-    results = results_for_export(task, state.config, metrics, baseline, exported.step, evaluation.details)
+    export = task.export
+    results = results_for_export(
+        task,
+        state.config,
+        evaluation.metrics,
+        evaluation.baseline,
+        exported.step,
+        evaluation.details,
+        folder.record(),
+        state.config.checkpoint.best if state.best is not None and state.config.exports_best else None,
+        evaluations_of(folder),
+        state.warnings,
+    )
     try:
         folder.write_model(lambda path: export(trained, path, results))
     except (UserError, OSError, SafetensorError):

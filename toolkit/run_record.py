@@ -14,13 +14,13 @@ from toolkit.checkpoint.resume import Start
 from toolkit.checkpoint.set_aside import bring_ledger, make_way
 from toolkit.checkpoint.writer import newest_name
 from toolkit.config.schema import Config
-from toolkit.config.yaml import to_yaml
+from toolkit.config.yaml import as_mapping, differing, to_yaml
 from toolkit.distributed.final_message import print_final_message
 from toolkit.distributed.launch import agent
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.watchdog_verdict import Verdict
 from toolkit.errors import DEFECT, STOPPED, USER_CAN_FIX, Preempted, UserError
-from toolkit.output.provenance import versions
+from toolkit.output.provenance import command, versions
 from toolkit.output.run_folder import RunFolder, explain_disk_errors, now, write_whole
 from toolkit.train_state import TrainState
 
@@ -65,6 +65,7 @@ class RunRecord:
             "threads": runtime.threads,
             "launch_file": runtime.launch.file,
             "folder": str(Path.cwd()),
+            "command": command(),
             **state.starts[-1],
         }
         previous = folder.record() if start.checkpoint is not None else {}
@@ -78,6 +79,7 @@ class RunRecord:
             versions=versions(),
             recipe=self.recipe,
             recipe_file=file_of(state.config),
+            changed=changed_settings(state.config),
             data=state.data,
             samples={
                 "train": len(state.task.data.train),
@@ -216,6 +218,11 @@ def file_of(config: Config) -> str | None:
     """Return the file of the recipe whose configuration this is, None if it has none."""
     file = getattr(sys.modules.get(type(config).__module__), "__file__", None)
     return None if file is None else str(Path(file).resolve())
+
+
+def changed_settings(config: Config) -> dict[str, Any]:
+    """Return the defaults of the recipe, by dotted key, that the settings differ from."""
+    return {key: default for key, default, _ in differing(as_mapping(type(config)()), as_mapping(config))}
 
 
 def digests_of_files(files: Sequence[Path]) -> dict[str, dict[str, Any]]:

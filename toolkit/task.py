@@ -66,9 +66,16 @@ class Postprocessed:
     """How sure the model is of each item, by name, for a reader."""
     samples: Sequence[int] | None = None
     """Where each item is of one sample, the id of that: it is shown with its `Task.scores`."""
-    details: Mapping[str, Any] = field(default_factory=dict)
-    """What else is to be known of all predictions together, such as a confusion matrix: plain values, which JSON can
-    hold. An export gets them as `details`."""
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good a single prediction is, for a reader: the worst and the best are shown, nothing is decided by it."""
+
+    name: str
+    """What it is, such as "share of words that are right": more is better."""
+    of: Callable[[Any, Any, Mapping[str, float] | None], float]
+    """Returns it, given a prediction, its reference and what `Task.scores` says of the sample (None without)."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +182,12 @@ class Task:
     show: Callable[[int, Any, Any], Mapping[str, Any]] | None = None
     """Returns what a reader sees of an evaluated sample, for predictions.jsonl: given its id (with `postprocess`: the
     number of the item), its prediction and its reference; texts, numbers and lists by name."""
+    quality: Quality | None = None
+    """How good a single prediction is: report.html shows the worst and the best, and how quality goes with length."""
+    details: Callable[[Any, Any], Mapping[str, Any]] | None = None
+    """Returns what else is to be known of all predictions and references together, such as a confusion matrix, given
+    what the metrics are given: plain values, which JSON can hold. It is called after the last evaluation; report.html
+    draws what `toolkit.evaluation_quality` makes, and an export gets them all as `details`."""
     decode: Callable[[Sequence[int]], str] | None = None
     """Returns the text of the ids of some tokens, so that notebooks can show a batch; None where samples are no
     tokens."""

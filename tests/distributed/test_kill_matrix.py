@@ -3,9 +3,11 @@
 import re
 import sys
 
+import pytest
 from launching import ROOT, finished
 
 
+@pytest.mark.soak
 def test_a_run_that_is_killed_and_started_again_comes_to_the_same_weights() -> None:
     """One process, and rank 0 of two, twice each; the script compares weights, ledger and starts, and says so."""
     script = str(ROOT / "benchmarks" / "fault_tolerance" / "kill_matrix.py")

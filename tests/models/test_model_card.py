@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,15 +11,17 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from conftest import Classify
 from huggingface_hub import ModelCard
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from trial import command_here
 
 from toolkit.config.model import LoraConfig, ModelConfig
 from toolkit.config.schema import Config
 from toolkit.data.config import DataConfig
-from toolkit.models.export import model_card
+from toolkit.models.card import model_card
 from toolkit.models.private_paths import shown_command, without_folders
 
 
@@ -170,6 +173,7 @@ def test_a_folder_that_is_there_is_none_of_the_hub(tmp_path: Path, monkeypatch: 
 folders = st.lists(st.text(st.characters(exclude_characters="/\0", exclude_categories=["C"]), min_size=1), max_size=3)
 
 
+@settings(deadline=None, max_examples=50)  # a card takes a tenth of a second on a busy machine
 @given(folders, st.sampled_from(["/secret", "~/secret", "../secret", "file:///secret"]), st.sampled_from(["", "--x="]))
 @example(["}Ē"], "file:///secret", "")
 def test_a_path_leaves_nothing_but_its_last_part(inside: list[str], begin: str, flag: str) -> None:
@@ -182,7 +186,7 @@ def test_a_path_leaves_nothing_but_its_last_part(inside: list[str], begin: str, 
     assert told.content.count("secret") == summary["left"].count("secret")
     assert f"- left: {summary['left']}\n" in told.text
     assert "train: last.csv\n" in told.text
-    written = re.search(r"Written by `(.*)` \(paths", told.text, re.DOTALL)
+    written = re.search(r"Command: `(.*)` \(paths", told.text, re.DOTALL)
     assert written is not None
     assert shlex.split(written[1]) == ["python", "recipe.py", "--y", "last.csv", f"{flag}last.csv"]
 
@@ -195,6 +199,86 @@ def test_settings_that_are_no_paths_stay() -> None:
     )
     told = card(config, {"loss": 1.0})
     assert (told.data.base_model, told.data.datasets, told.data.model_name) == (None, ["owner/set"], "run")
-    for line in ("  name: m", "  name: owner/set", "  config: a / b", "output: run", "steps: null"):
+    for line in ("  name: m", "  name: owner/set", "  config: a / b"):
         assert f"\n{line}\n" in told.text
     assert "anna" not in told.content
+
+
+RECORD = {
+    "total_steps": 12,
+    "data": {"train": "aa11", "evaluate": "bb22"},
+    "files": {"/home/ann/secret/reviews.csv": {"bytes": 1234, "sha256": "cc33"}},
+    "topology": [
+        {"first_step": 1, "processes": 1, "strategy": "whole", "device": "cpu", "precision": "no", "machine": "x86"},
+        {"first_step": 5, "processes": 4, "strategy": "fsdp2", "device": "cuda", "precision": "bf16", "machine": "H"},
+    ],
+}
+
+
+def test_figures_stand_beside_their_conditions() -> None:
+    config = Settings(data=DataConfig(train="/home/ann/secret/reviews.csv"), output="runs/x", seed=7)
+    told = card(
+        config,
+        {"loss": 0.5, "accuracy": 0.75, "hard/accuracy": 0.5},
+        baseline={"accuracy": 0.25},
+        record=RECORD,
+        samples={"train": 100, "evaluate": 20},
+        summary={"held out": "15% of the rows"},
+        rule="highest accuracy",
+        evaluations=4,
+        steps=9,
+        warnings=["1 of 20 evaluation samples is among the training samples"],
+    )
+    for text in (
+        "These are the weights after 9 of 12 optimizer steps: those of the evaluation with the highest accuracy.",
+        "On 20 samples of `reviews.csv`, held out from training, with the weights after step 9.",
+        "| accuracy | 0.7500 | 0.2500 |",
+        "- training samples: 100, hash `aa11`",
+        "- evaluation samples: 20, hash `bb22`",
+        "- file `reviews.csv`: 1,234 bytes, SHA-256 `cc33`",
+        "| 5 | 4 | fsdp2 | cuda | bf16 | H |",
+        "The same data chose these weights, among 4 evaluations",
+        "one seed (7)",
+        "- The run warned: 1 of 20 evaluation samples",
+    ):
+        assert text in told.text
+    assert "secret" not in told.content
+    results = {result.metric_name: result for result in told.data.eval_results}
+    assert results["hard/accuracy"].metric_type == "accuracy"
+    assert results["loss"].dataset_args == {"samples": 20, "after_step": 9, "hash": "bb22"}
+    assert told.data.metrics == ["accuracy"]
+    assert "not evaluated" in card(config, {}).text
+
+
+def test_only_what_differs_from_the_defaults_is_listed() -> None:
+    base = Settings()
+    changed = replace(base, epochs=7.0, batch=replace(base.batch, size=5), threads=3, output="runs/x")
+    lines = re.findall(r"```yaml\n(.*?)```", card(changed, {}).text, re.DOTALL)
+    assert yaml.safe_load(lines[0]) == {"batch": {"size": 5}, "epochs": 7.0}
+    assert "all defaults" in card(replace(base, output="runs/x"), {}).text
+
+
+def test_no_secret_reaches_the_folder_or_the_record(
+    classify: Classify, table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    token = "hf_" + "s" * 34
+    monkeypatch.setattr(sys, "argv", ["recipes/classify.py", "--hub.token", token, "--x", "https://ann:pass@host/x"])
+    outcome = classify("--steps", "1", "--epochs", "null", "--rehearse", "false").done()
+    for file in outcome.folder.rglob("*"):
+        if file.is_file():
+            assert token.encode() not in file.read_bytes(), file
+    told = (outcome.folder / "model" / "README.md").read_text(encoding="utf-8")
+    assert "--hub.token '<hidden>' --x https://host/x" in told or "--hub.token <hidden> --x https://host/x" in told
+    assert "ann:pass" not in told
+
+
+def test_the_card_of_an_exported_step_is_of_that_step(classify: Classify) -> None:
+    arguments = ("--steps", "4", "--epochs", "null", "--checkpoint.every", "1", "--checkpoint.keep", "9")
+    folder = classify(*arguments, "--evaluate.every", "2").done().folder
+    command = json.loads((folder / "run.json").read_text())["topology"][0]["command"]
+    command_here("export", folder, "--step", "3").done()
+    told = ModelCard.load(folder / "model" / "README.md")
+    assert "These are the weights after 3 of 4 optimizer steps." in told.text
+    assert f"`{shown_command(command)}`" in told.text
+    assert {result.dataset_args["after_step"] for result in told.data.eval_results} == {3}
+    assert json.loads((folder / "model" / "finetune_toolkit.json").read_text())["step"] == 3

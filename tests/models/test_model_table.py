@@ -41,6 +41,7 @@ def test_each_pair_trains_or_is_refused_as_the_page_says(walked: Walked) -> None
     assert len(walked.found) == len(walked.jobs) >= 60
 
 
+@pytest.mark.soak
 def test_two_processes_do_the_same_as_one(walked: Walked) -> None:
     todo, output = walked.folder / "todo.json", walked.folder / "found.json"
     todo.write_text(json.dumps([asdict(job) for job in walked.jobs]), encoding="utf-8")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,6 +42,12 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     reader.join()
     assert len(broken) > 20
     assert not any(broken)
+
+
+def wait_for(path: Path) -> None:
+    """Wait until a file is there."""
+    while not path.exists():
+        time.sleep(0.01)
 
 
 def test_one_process_holds_a_folder_and_its_death_frees_it(tmp_path: Path) -> None:
@@ -161,8 +168,14 @@ def test_a_lock_of_another_process_is_respected(number: int, tmp_path: Path, mon
 @pytest.mark.parametrize("batch", [3, 13], ids=["in the midst", "in the last step"])
 def test_a_run_folder_that_is_deleted_under_way_is_missed(batch: int, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    gone = acting(lambda: folder.rename(tmp_path / "gone"), training=batch)
-    outcome = run(folder, "--checkpoint.every", "4", build=gone)
+
+    def move() -> None:
+        # A checkpoint that is still being written would be sealed in the new place of the old name.
+        for step in range(4, batch - 1, 4):
+            wait_for(folder / "checkpoints" / f"step-{step:06d}" / "manifest.json")
+        folder.rename(tmp_path / "gone")
+
+    outcome = run(folder, "--checkpoint.every", "4", build=acting(move, training=batch))
     outcome.told(
         "was deleted or replaced while the run was under way", "begins from scratch, since no checkpoint is there now"
     )

@@ -19,9 +19,10 @@ from trial import Outcome, run_here
 
 from toolkit.data.loader import MicroBatches
 from toolkit.data.micro_batches import cut
+from toolkit.details import class_details
 from toolkit.errors import UserError
 from toolkit.tasks.image_classification.augmentation import AugmentConfig
-from toolkit.tasks.image_classification.confusion import Confusion
+from toolkit.tasks.image_classification.confusion import described, matrix_of
 from toolkit.tasks.image_classification.data import LabelledImages
 from toolkit.tasks.image_classification.processor import Preparation
 from toolkit.tasks.image_classification.reading import ImageError, decode, inspect
@@ -363,10 +364,9 @@ def test_the_confusion_matrix_stands_beside_the_model(trained: Outcome) -> None:
 
 
 def test_a_name_does_not_end_a_cell_of_the_model_card() -> None:
-    confusion = Confusion(np.array([0, 1]), ["a|b", "c"])
-    described = confusion.described(np.array(confusion.postprocess({0: 0, 1: 0}).details["confusion"]))
-    assert "| **a\\|b** | 1 | 0 |" in described
-    assert "- `c` taken for `a|b`: 1 of 1" in described
+    card = described(["a|b", "c"], np.array([[1, 0], [1, 0]]))
+    assert "| **a\\|b** | 1 | 0 |" in card
+    assert "- `c` taken for `a|b`: 1 of 1" in card
 
 
 def test_a_saved_model_is_evaluated_on_other_images(trained: Outcome, tmp_path: Path) -> None:
@@ -450,11 +450,9 @@ def test_the_metrics_are_those_of_scikit_learn() -> None:
 
     random = np.random.default_rng(0)
     references, predictions = random.integers(0, 4, 60), random.integers(0, 3, 60)
-    confusion = Confusion(references, ["a", "b", "c", "d"])
-    finished = confusion.postprocess(dict(enumerate(predictions)))
-    assert finished.references == references.tolist()
-    assert finished.predictions == predictions.tolist()
-    assert np.array_equal(finished.details["confusion"], confusion_matrix(references, predictions))
+    found = class_details(["a", "b", "c", "d"])(predictions, references)["confusion"]
+    assert json.loads(json.dumps(found)) == found
+    assert np.array_equal(matrix_of(found), confusion_matrix(references, predictions, labels=range(4)))
 
 
 def test_the_small_run(tmp_path: Path) -> None:

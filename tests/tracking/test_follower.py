@@ -81,7 +81,7 @@ def test_a_tracker_that_fails_is_a_warning_and_the_position_stays(
     outcome = command_here("track", folder, "--to", "tensorboard,mlflow")
     assert outcome.code == 1
     outcome.says(
-        "warning: tensorboard can't be sent to: ConnectionError: http://***@host is gone",
+        "warning: tensorboard can't be sent to: ConnectionError: http://host is gone",
         f"tensorboard has the steps up to 5; `toolkit track {folder} --to tensorboard` sends what is missing",
         "mlflow: all 12 steps are there",
     )

@@ -12,7 +12,7 @@ from tiny_recipe import Tiny
 from toolkit.config.parser import parse
 from toolkit.config.trackers import TRACKERS, tracker_names
 from toolkit.tracking import readiness
-from toolkit.tracking.delivery import RUNS, without_secrets
+from toolkit.tracking.delivery import RUNS
 
 
 def test_the_names_are_those_that_accelerate_has_classes_for() -> None:
@@ -96,9 +96,3 @@ def test_mlflow_is_refused_where_it_would_refuse_to_write(monkeypatch: pytest.Mo
     # Whether a server is there shows later, and ends nothing.
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert readiness.problems_here(["mlflow"], "--to") == []
-
-
-def test_no_secret_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
-    text = "GET http://me:hidden@host/x?write_token=hidden&a=1 with 0123456789abcdef failed"
-    assert without_secrets(text) == "GET http://***@host/x?write_token=***&a=1 with *** failed"

@@ -87,7 +87,8 @@ CALLED_ELSEWHERE = {
     "the recipe trains and evaluates without being told to": "do_train",
     "nothing is overwritten: give another --output": "overwrite_output_dir",
     "no code from a hub is run": "trust_remote_code",
-    "a run sends its model to nobody; it is in the run folder, under model/": "push_to_hub",
+    "a run sends its model to nobody; afterwards: toolkit push RUN owner/name": "push_to_hub hub_model_id hub_token "
+    "hub_private_repo hub_strategy push_to_hub_model_id",
     ACCUMULATION: "gradient_accumulation_steps accumulate_grad_batches per_device_train_batch_size "
     "per_gpu_train_batch_size",
     BF16: "mixed_precision bf16 precision amp",

@@ -28,10 +28,12 @@ class Evaluation:
     """Some samples with prediction and reference, for a reader; in the main process alone."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Other results from all predictions together; in the main process alone."""
+    quality: Mapping[str, Any] = field(default_factory=dict)
+    """How good single predictions are, with the worst and the best; in the main process alone."""
 
     def as_json_lines(self) -> str:
         """Return the examples, a line each; numbers and arrays of numpy become those of Python."""
-        lines = (json.dumps(one, ensure_ascii=False, default=lambda value: value.tolist()) for one in self.examples)
+        lines = (json.dumps(one, ensure_ascii=False, default=as_plain) for one in self.examples)
         return "".join(f"{line}\n" for line in lines)
 
 
@@ -62,8 +64,14 @@ def write_evaluation(
         "versions": versions(),
         "made": now(),
         "details": evaluation.details,
+        "quality": evaluation.quality,
     }
-    write_whole(folder / NAME, json.dumps(finite_or_none(content), indent=2) + "\n")
+    write_whole(folder / NAME, json.dumps(finite_or_none(content), indent=2, default=as_plain) + "\n")
+
+
+def as_plain(value: Any) -> Any:
+    """Return a number or an array of numpy as Python has it."""
+    return value.tolist()
 
 
 def evaluation_of(folder: Path, weights: Mapping[str, Any]) -> Evaluation | None:
@@ -74,7 +82,8 @@ def evaluation_of(folder: Path, weights: Mapping[str, Any]) -> Evaluation | None
         return None
     if not isinstance(content, dict) or content.get("weights") != weights:
         return None
-    return Evaluation(numbers(content["metrics"]), numbers(content["baseline"]), [], content["details"])
+    known = content["details"], content.get("quality", {})
+    return Evaluation(numbers(content["metrics"]), numbers(content["baseline"]), [], *known)
 
 
 def weights_of_training(step: int, seal: str | None, averaged: bool = False) -> dict[str, Any]:

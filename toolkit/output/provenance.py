@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -12,6 +13,7 @@ from typing import Any
 
 import toolkit
 from toolkit.config.schema import Config
+from toolkit.output.private_words import without_secrets
 
 PACKAGES = ("finetune-toolkit", "torch", "accelerate", "transformers", "datasets", "evaluate", "numpy")
 DIGITS = 12
@@ -26,6 +28,11 @@ def provenance(config: Config) -> dict[str, Any]:
         "source": {"toolkit": own, **recipe_source(config)},
         "machine": machine(),
     }
+
+
+def command() -> str:
+    """Return the command of this process, as it would be typed, without secrets."""
+    return without_secrets(shlex.join(["python", *sys.argv]))
 
 
 def versions() -> dict[str, str]:

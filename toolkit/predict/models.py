@@ -10,7 +10,7 @@ from toolkit.checkpoint.format import digest_of_file
 from toolkit.config.model import Dtype, ModelConfig
 from toolkit.config.yaml import read_yaml
 from toolkit.errors import UserError
-from toolkit.models.export import NOTE
+from toolkit.models.card import NOTE
 from toolkit.models.load import model_settings
 from toolkit.output.run_folder import read_record
 from toolkit.predictor import Predictor, Request

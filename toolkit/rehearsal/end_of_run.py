@@ -6,12 +6,10 @@ deleted again.
 """
 
 import json
-import shlex
 import shutil
-import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.errors import DefectElsewhereError, UserError
 from toolkit.evaluation import evaluate_model
 from toolkit.output.evaluation_file import Evaluation
+from toolkit.output.provenance import command
 from toolkit.output.run_folder import RunFolder, bytes_in, explain_disk_errors
 from toolkit.printed_plan import state_bytes
 from toolkit.task import Task
@@ -191,8 +190,27 @@ def results_for_export(
     baseline: Mapping[str, float],
     steps: int,
     details: Mapping[str, Any] | None = None,
+    record: Mapping[str, Any] | None = None,
+    rule: str | None = None,
+    evaluations: int = 0,
+    warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return what an export is told of the run, for a model card."""
+    """Return what an export is told of the run, for a model card.
+
+    Args:
+        task: what was trained.
+        config: how.
+        metrics: of the weights that are saved, by name.
+        baseline: the trivial prediction's.
+        steps: after which these were the weights.
+        details: what else the evaluation found.
+        record: run.json, where there is one.
+        rule: by which evaluation it is these weights, such as "lowest loss"; None where none decided it.
+        evaluations: how many there were.
+        warnings: of the run.
+    """
+    record = record or {}
+    last = (record.get("topology") or [{"command": command()}])[-1]
     return {
         "config": config,
         "metrics": metrics,
@@ -201,5 +219,13 @@ def results_for_export(
         "summary": {**task.summary, **task.data.summary},
         "details": details or {},
         "inputs": dict(task.data.inputs),
-        "command": shlex.join(["python", *sys.argv]),
+        "command": last.get("command"),
+        "record": record,
+        "samples": {
+            "train": len(task.data.train),
+            "evaluate": len(task.data.evaluate) if task.data.evaluate is not None else 0,
+        },
+        "rule": rule,
+        "evaluations": evaluations,
+        "warnings": list(warnings),
     }

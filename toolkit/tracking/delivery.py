@@ -1,7 +1,5 @@
 """The delivery of a run to one tracker: every value of every step once, however often it is begun again."""
 
-import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from typing import Any
 
 from toolkit.config.yaml import read_yaml
 from toolkit.errors import UserError
+from toolkit.output.private_words import settings_without_secrets, without_secrets
 from toolkit.output.run_folder import read_record
 from toolkit.tracking.ledger_tail import LedgerTail
 from toolkit.tracking.position import Lock, MovedError, Position, read_position, write_position
@@ -119,7 +118,7 @@ class Delivery(Thread):
         lock = Lock(self.run_folder, self.tracker)
         lock.take(patient=lambda: self.follows and not self.gives_up.is_set())
         try:
-            settings = settings_of(read_yaml(self.run_folder / "config.yaml"))
+            settings = settings_of(settings_without_secrets(read_yaml(self.run_folder / "config.yaml")))
             there = self.known_run(settings)
             try:
                 there.begin()
@@ -239,12 +238,3 @@ def in_words(error: BaseException) -> str:
     first = (str(error).strip() or type(error).__name__).splitlines()[0]
     text = without_secrets(first)
     return f"{type(error).__name__}: {text[:LONGEST_MESSAGE]}"
-
-
-def without_secrets(text: str) -> str:
-    """Return a text without passwords in addresses, and without the values of variables that hold keys."""
-    for name, value in os.environ.items():
-        if re.search("KEY|TOKEN|PASSWORD|SECRET", name) and len(value) >= 6:
-            text = text.replace(value, "***")
-    text = re.sub(r"://[^/\s@]+@", "://***@", text)
-    return re.sub(r"(?i)((?:token|key|password)=)[^&\s'\"]+", r"\1***", text)

@@ -18,6 +18,7 @@ from toolkit.models.export import pretrained_folder
 from toolkit.models.lora import has_adapters
 from toolkit.models.parameters import digest_of_frozen
 from toolkit.models.tokenizer import tokenizer
+from toolkit.models.usage import CHAT as CHAT_USE
 from toolkit.randomness import seed_for
 from toolkit.tasks.conversations.models import causal_model
 from toolkit.vocabulary_loss import causal_scores, laid_out
@@ -226,7 +227,8 @@ def export_policy(
     tokens: Any, config: ModelConfig, reference: str | None, seed: int
 ) -> Callable[[Any, Path, Mapping[str, Any]], None]:
     """Return a task's `export` that saves the policy alone, with its tokenizer, and records its reference."""
-    export = pretrained_folder(tokens, None, "Preferences (DPO)", "text-generation")
+    usage = CHAT_USE if tokens.chat_template else None
+    export = pretrained_folder(tokens, None, "Preferences (DPO)", "text-generation", usage)
 
     def write(module: PolicyAndReference, folder: Path, results: Mapping[str, Any]) -> None:
         export(module.policy, folder, results)

@@ -1,7 +1,7 @@
 """What a language model is measured by: perplexity, bits per byte, the unigram model, and its best guesses."""
 
 from collections.abc import Callable, Mapping
-from math import exp, inf, log
+from math import exp, inf, log, nan
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from toolkit.losses import NOT_COUNTED
 from toolkit.metrics import Scores
+from toolkit.task import Quality
 from toolkit.tasks.language_modeling.blocks import Blocks
 from toolkit.tasks.language_modeling.models import Objective
 from toolkit.tasks.language_modeling.stream import Stream
@@ -18,6 +19,10 @@ SHOWN = 24
 """Places of a block, the last ones with something to predict, whose guesses a reader sees."""
 BEFORE = 240
 """Characters of the text before them."""
+GUESSED = Quality(
+    "share of tokens guessed right",
+    lambda guessed, truth, scores: int(guessed[0]) / int(truth[0]) if int(truth[0]) else nan,
+)
 LARGEST = 700
 """The exponential of more than this is no number any more."""
 

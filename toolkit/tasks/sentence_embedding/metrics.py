@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 
 from toolkit.metrics import Scores
+from toolkit.task import Quality
 
 DEPTHS = (1, 5, 10)
+FOUND_EARLY = Quality("one divided by the rank of the right one", lambda found, query, scores: 1 / found["rank"])
 
 
 def search_quality(predictions: Any, references: Any) -> Scores:

@@ -16,6 +16,7 @@ from toolkit.losses import full_precision, output_of
 from toolkit.models.export import pretrained_folder
 from toolkit.models.load import IMAGES_AND_TEXTS, TEXT_ENCODER, load_model, model_settings
 from toolkit.models.tiny import encoder
+from toolkit.models.usage import VECTORS
 
 Pooling = Literal["mean", "cls"]
 MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
@@ -117,9 +118,8 @@ def embedding_folder(
     tokenizer: Any, max_length: int | None, pooling: Pooling
 ) -> Callable[[torch.nn.Module, Path, Mapping[str, Any]], None]:
     """Return a task's `export`: a folder for `AutoModel` of Transformers and `SentenceTransformer`."""
-    usage = 'Load it with `sentence_transformers.SentenceTransformer("<this folder>")`.'
     write = pretrained_folder(
-        tokenizer, max_length, "Sentence embeddings", "feature-extraction", usage, "sentence-transformers"
+        tokenizer, max_length, "Sentence embeddings", "feature-extraction", VECTORS, "sentence-transformers"
     )
 
     def export(module: Any, folder: Path, results: Mapping[str, Any]) -> None:

@@ -17,8 +17,10 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer{more}
 
 tokenizer = AutoTokenizer.from_pretrained("<this folder>")
 model = AutoModelForSeq2SeqLM.from_pretrained("<this folder>")
+texts = ["one text", "another text"]
 inputs = tokenizer([{prefix!r} + text for text in texts], padding=True, truncation={truncation}, return_tensors="pt")
 answers = tokenizer.batch_decode(model.generate(**inputs{settings}), skip_special_tokens=True)
+print(answers)
 ```"""
 # Of a folder with adapters alone Transformers takes the settings for generation of their base.
 WHOLE = {"more": "", "settings": ""}

@@ -1,0 +1,251 @@
+"""`toolkit report`: the page holds what the run folder does, whatever state that is in, and fetches nothing."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import vl_convert
+from hypothesis import given
+from hypothesis import strategies as st
+from resuming import acting, run, stopped
+from tiny_recipe import Tiny
+from tiny_recipe import task as tiny_task
+from trial import command_here, state_of
+
+from toolkit.details import class_details, right_class
+from toolkit.output.console import Console
+from toolkit.report.charts import lines
+from toolkit.report.command import report
+from toolkit.report.curves import POINTS, curve
+from toolkit.report.saved import read_run
+from toolkit.task import Task
+
+HOSTILE = "</script><script>alert(1)</script><!-- & \"quoted\" 'so'"
+
+
+class Reader(HTMLParser):
+    """What a browser would find in a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.specs: list[dict[str, Any]] = []
+        self.scripts = 0
+        self.headings: list[str] = []
+        self.cells: list[str] = []
+        self.inside: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.scripts += tag == "script"
+        self.inside = ["spec"] if given.get("class") == "spec" else [tag]
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "action", "data", "srcset")]
+        if tag in ("h3", "summary", "th", "td", "dd"):
+            (self.headings if tag in ("h3", "summary") else self.cells).append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = []
+
+    def handle_data(self, data: str) -> None:
+        if self.inside == ["spec"]:
+            self.specs.append(json.loads(data))
+        elif self.inside and self.inside[0] in ("h3", "summary"):
+            self.headings[-1] += data
+        elif self.inside and self.inside[0] in ("th", "td", "dd"):
+            self.cells[-1] += data
+
+
+def classes(config: Tiny) -> Task:
+    """Return the tiny task with everything that a report can draw of classes."""
+    made = tiny_task(config)
+    names = ["zero", HOSTILE, "two", "three", "four"]
+    return replace(
+        made,
+        scores=lambda model, batch: [dict.fromkeys(names, 0.2)] * len(batch["labels"]),
+        show=lambda number, prediction, reference: {"text": HOSTILE, "number": number},
+        details=class_details(names),
+        quality=right_class(names),
+    )
+
+
+def page_of(folder: Path, *more: str | Path) -> Reader:
+    """Make the page of a run, and return what is in it."""
+    outcome = command_here("report", folder, *more)
+    assert outcome.code == 0, outcome.errors
+    return Reader((folder / "report.html").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report") / "run"
+    run(folder, "--evaluate.every", "3", build=classes).done()
+    return folder
+
+
+def test_the_page_of_a_finished_run(finished: Path) -> None:
+    before = state_of(finished)
+    page = page_of(finished)
+    for title in ("Metrics", "Evaluations", "Loss", "Learning rate", "Which class is taken for which", "Plan", "Data"):
+        assert title in page.headings
+    assert all(address.startswith("#") for address in page.addresses)
+    record = json.loads((finished / "run.json").read_text())
+    assert f"{record['metrics']['loss']:.4g}" in page.cells
+    assert record["data"]["train"] in page.cells
+    assert [spec["description"] for spec in page.specs]
+    # Vega-Lite makes a picture of each.
+    for spec in page.specs:
+        assert "<svg" in vl_convert.vegalite_to_svg({**spec, "width": 400}, vl_version="6.4")
+    # Nothing else in the folder has changed.
+    assert {name: found for name, found in state_of(finished).items() if name != "report.html"} == before
+
+
+def test_nothing_of_a_run_becomes_code(finished: Path) -> None:
+    page = page_of(finished)
+    # One for each chart, the library, and the one that draws.
+    assert page.scripts == len(page.specs) + 2
+    assert HOSTILE in page.cells
+
+
+def test_the_loss_of_each_step_is_drawn(finished: Path) -> None:
+    loss = next(spec for spec in page_of(finished).specs if spec["description"].startswith("Loss"))
+    drawn = [layer["data"]["values"] for layer in loss["layer"]]
+    rows = [json.loads(line) for line in (finished / "ledger.jsonl").read_text().splitlines()]
+    training = {row["step"]: row["value"] for values in drawn for row in values if row.get("series") == "training"}
+    assert training == pytest.approx({row["step"]: row["loss"] for row in rows}, rel=1e-5)
+    evaluated = {row["step"]: row["value"] for values in drawn for row in values if row.get("series") == "evaluation"}
+    wanted = {row["step"]: row["evaluation"]["loss"] for row in rows if row["evaluation"]}
+    assert evaluated == pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_run_that_went_on_shows_where(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "run", 5)
+    assert "preempted" in (command_here("report", folder), (folder / "report.html").read_text())[1]
+    run(folder).done()
+    marks = [
+        layer["data"]["values"]
+        for spec in page_of(folder).specs
+        for layer in spec.get("layer", ())
+        if "what" in str(layer["data"]["values"][:1])
+    ]
+    assert marks
+    assert all([mark["step"] for mark in values] == [6] for values in marks)
+
+
+def damaged(folder: Path, how: str) -> None:
+    """Do something to a run folder."""
+    record, ledger = folder / "run.json", folder / "ledger.jsonl"
+    match how:
+        case "half a row":
+            ledger.write_bytes(ledger.read_bytes()[:-40])
+        case "no rows":
+            ledger.unlink()
+        case "lines that are no rows":
+            ledger.write_bytes(b"[1]\n{\n\xff\n" + ledger.read_bytes() + b'{"step": 2}\n')
+        case "an earlier version":
+            old = json.loads(record.read_text())
+            kept = {key: old[key] for key in ("status", "step", "metrics", "recipe", "samples")}
+            record.write_text(json.dumps(kept))
+            (folder / "evaluation.json").unlink()
+        case "nothing but run.json":
+            for path in folder.iterdir():
+                if path.name != "run.json":
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        case "it died":
+            record.write_text(json.dumps({**json.loads(record.read_text()), "status": "running"}))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("half a row", "finished"),
+        ("no rows", "the ledger has no row, but the run has done 12 steps"),
+        ("lines that are no rows", "4 line(s) of the ledger can&#39;t be read"),
+        ("an earlier version", "finished"),
+        ("nothing but run.json", "config.yaml"),
+        ("it died", "it has died"),
+    ],
+)
+def test_a_folder_that_is_not_whole_has_a_page(finished: Path, tmp_path: Path, how: str, said: str) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    damaged(folder, how)
+    page_of(folder)
+    assert said in (folder / "report.html").read_text()
+
+
+def test_a_run_that_is_under_way(tmp_path: Path) -> None:
+    pages: list[str] = []
+
+    def look() -> None:
+        report([tmp_path / "run"], tmp_path / "page.html", None, Console(is_main=True))
+        pages.append((tmp_path / "page.html").read_text())
+
+    run(tmp_path / "run", build=acting(look, training=7)).done()
+    assert "this run is under way" in pages[0]
+
+
+def test_runs_side_by_side(finished: Path, tmp_path: Path) -> None:
+    other = run(tmp_path / "other", "--optim.lr", "0.01").done().folder
+    path = tmp_path / "both.html"
+    assert command_here("report", finished, other, "--output", path).code == 0
+    page = Reader(path.read_text())
+    assert page.headings.index("Settings") < page.headings.index("Training loss")
+    assert page.cells[page.cells.index("optim.lr") + 2] == "0.01"
+    assert any("they part at step 1" in cell for cell in page.cells)
+    loss = next(spec for spec in page.specs if spec["description"].startswith("Training loss"))
+    names = {row["series"] for layer in loss["layer"] for row in layer["data"]["values"] if "series" in row}
+    assert names == {"run", "other"}
+
+
+def test_what_makes_no_page(finished: Path, tmp_path: Path) -> None:
+    command_here("report", tmp_path).told(f"{tmp_path} is no run folder")
+    command_here("report", finished / "model").told("is no run folder", f"give {finished}, which is one")
+    command_here("report", finished, tmp_path, "--output", tmp_path / "a.html").told("is no run folder")
+    command_here("report", finished, finished, "--output", tmp_path / "a.html").told("named twice")
+    command_here("report", finished, tmp_path).told("--output runs.html")
+    command_here("report", finished, "--output", tmp_path).told("which is a folder; name a file in it")
+    command_here("report", finished, "--output", "/proc/none/a.html").told("can't be written")
+    command_here("report", finished, "--follow", "0").told("--follow is 0; give 1 second or more")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_hundred_thousand_steps_fit_into_two_megabytes(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    rows = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    random = np.random.default_rng(0)
+    with (folder / "ledger.jsonl").open("w") as file:
+        for step in range(1, 100_001):
+            row = {**rows[step % len(rows)], "step": step, "loss": float(random.gamma(2)), "tokens": 512}
+            row["evaluation"] = {f"metric_{n}": float(random.random()) for n in range(9)} if step % 50 == 0 else None
+            file.write(json.dumps(row) + "\n")
+    page_of(folder)
+    assert (folder / "report.html").stat().st_size < 2e6
+    assert read_run(folder).last_step == 100_000
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=2000), st.integers(0, 5))
+def test_a_curve_loses_no_extreme(values: list[float], gap: int) -> None:
+    array = np.array(values)
+    steps = np.arange(1, len(array) + 1) * (gap + 1)
+    found = curve(steps, array)
+    assert len(found) <= POINTS
+    assert found.lowest.min() == array.min()
+    assert found.highest.max() == array.max()
+    assert found.steps[-1] == steps[-1]
+    sizes = np.diff([0, *np.searchsorted(steps, found.steps, side="right")])
+    assert np.average(found.means, weights=sizes) == pytest.approx(array.mean(), rel=1e-9, abs=1e-6)
+
+
+def test_names_of_metrics_may_hold_any_sign() -> None:
+    one = curve(np.arange(1, 4), np.array([1.0, 2.0, 3.0]))
+    chart = lines("x", {"a.b['c']": one, 'd"\\e': one}, dots={"hard/f1": {2: 0.5, 3: None}})
+    assert "<svg" in vl_convert.vegalite_to_svg({**chart.spec, "width": 300}, vl_version="6.4")  # type: ignore[dict-item]
+    assert re.search("hard/f1 from 0.5 to 0.5", chart.spec["description"])  # type: ignore[index]

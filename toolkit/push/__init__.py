@@ -1,0 +1,1 @@
+"""A trained model onto a hub: which files, what the hub says, and the command."""

@@ -1,0 +1,1 @@
+"""A run on a page to look at: report.html, one file that needs no network."""
