@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_predict(commands)
     add_chat(commands)
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
-        near = get_close_matches(words[0].lower(), commands.choices, 1)
+        near = get_close_matches(words[0].lower(), commands.choices, 1, 0.7)  # `train` means no `track`
         hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(commands.choices)}"
         parser.error(f"{words[0]} is no command; {hint}")
     # What comes after -- belongs to the recipe, whatever it looks like.
@@ -185,7 +185,7 @@ def add_track(commands: Any) -> None:
         "--to", metavar="NAMES", help="the trackers, separated by commas (default: those of the run's own track.to)"
     )
     track.add_argument("--project", metavar="NAME", help="the project there, for a run that was never sent there")
-    track.add_argument("--name", metavar="NAME", help="what the run is called there, if it was never sent there")
+    track.add_argument("--run_name", metavar="NAME", help="what the run is called there, if it was never sent there")
     # The process that trains, where that has started this one.
     track.add_argument("--parent", type=int, help=argparse.SUPPRESS)
 
@@ -366,7 +366,7 @@ def send_to_trackers(given: argparse.Namespace) -> int:
     """Send a run to trackers and return the exit code."""
     from toolkit.tracking.command import track
 
-    return track(given.run, given.to, given.project, given.name, given.parent)
+    return track(given.run, given.to, given.project, given.run_name, given.parent)
 
 
 def predict_rows(given: argparse.Namespace) -> int:

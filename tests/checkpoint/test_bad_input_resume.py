@@ -205,6 +205,7 @@ def test_every_setting_is_one_that_changes_numbers_or_one_that_a_run_may_change(
         "output", "resume", "rehearse", "threads",
         "checkpoint.every", "checkpoint.keep", "checkpoint.best", "checkpoint.grace",
         "timeout.rendezvous", "timeout.silence", "timeout.progress",
+        "track.to", "track.project", "track.run_name",
     }  # fmt: skip
     # Of the tiny recipe's own, and of what is given instead of epochs.
     others = {"steps", "data.workers", "model.name"}

@@ -22,6 +22,8 @@ from toolkit.tracking.sent import Sent
 from toolkit.tracking.trackers.base import TrackedRun
 from toolkit.tracking.trackers.wandb import WandbRun
 
+pytestmark = pytest.mark.usefixtures("tracker_places")
+
 TO_BOTH = ("--to", "tensorboard,mlflow")
 
 

@@ -14,6 +14,8 @@ from toolkit.config.trackers import TRACKERS, tracker_names
 from toolkit.tracking import readiness
 from toolkit.tracking.delivery import RUNS
 
+pytestmark = pytest.mark.usefixtures("tracker_places")
+
 
 def test_the_names_are_those_that_accelerate_has_classes_for() -> None:
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
@@ -44,7 +46,7 @@ def test_what_is_missing_is_told_with_all_other_mistakes(tmp_path: Path, monkeyp
     )
     run(tmp_path / "alone", "--track.to", "mlflow").refused("the package of mlflow is not installed")
     run(tmp_path / "none", "--track.to", "").refused("track.to names no tracker; give one or several of tensorboard,")
-    run(tmp_path / "name", "--track.name", "x").refused("no tracker is named; give --track.to too")
+    run(tmp_path / "name", "--track.run_name", "x").refused("no tracker is named; give --track.to too")
 
 
 def test_only_the_main_process_needs_a_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

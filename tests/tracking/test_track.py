@@ -20,6 +20,8 @@ from toolkit.tracking import delivery
 from toolkit.tracking.command import track
 from toolkit.tracking.position import read_position
 
+pytestmark = pytest.mark.usefixtures("tracker_places")
+
 ALL = ",".join(READERS)
 
 

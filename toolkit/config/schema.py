@@ -293,7 +293,7 @@ class TrackConfig:
     project: str | None = execution(None)
     """The project there, which MLflow calls an experiment; null takes what the tracker's own environment variable
     says, or else the recipe's name."""
-    name: str | None = execution(None)
+    run_name: str | None = execution(None)
     """What the run is called there; null takes the name of the run folder."""
 
     @property
@@ -303,7 +303,7 @@ class TrackConfig:
 
     def problems(self) -> Iterator[str]:
         yield from unknown_trackers(self.to, "track.to")
-        for key, value in (("project", self.project), ("name", self.name)):
+        for key, value in (("project", self.project), ("run_name", self.run_name)):
             if value is not None and not value.strip():
                 yield f"track.{key} is {value!r}; give a name, or null"
             elif value is not None and self.to is None:

@@ -81,7 +81,7 @@ CALLED_ELSEWHERE = {
     "seed": "data_seed random_seed",
     "steps": "max_steps max_train_steps",
     "timeout.rendezvous": "meeting rdzv_timeout",
-    "track.name": "run_name wandb_run_name wandb_name experiment_name",
+    "track.run_name": "wandb_run_name wandb_name experiment_name",
     "track.project": "wandb_project project_name tracker_project_name",
     "track.to": "report_to log_with use_wandb with_tracking logger loggers tracker trackers",
     "the recipe trains and evaluates without being told to": "do_train",

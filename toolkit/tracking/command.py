@@ -59,7 +59,7 @@ def track(run: Path, to: Sequence[str] | str | None, project: str | None, name: 
     if parent is not None:
         # The training comes first.
         os.nice(5)
-    wish = Wish(run, project or settings.get("project"), name or settings.get("name"))
+    wish = Wish(run, project or settings.get("project"), name or settings.get("run_name"))
     return send(wish, tracker_names(given), Training(run, parent), follows=parent is not None)
 
 

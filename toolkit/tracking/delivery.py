@@ -120,6 +120,9 @@ class Delivery(Thread):
         try:
             settings = settings_of(settings_without_secrets(read_yaml(self.run_folder / "config.yaml")))
             there = self.known_run(settings)
+            if not there.can_be_asked and there.position.finished == end_of(self.run_folder)[0] != 0:
+                self.sent = there.position.sent
+                return
             try:
                 there.begin()
                 self.write(there.position)

@@ -43,7 +43,7 @@ class Follower:
         """Start sending what is written from now on, and what an earlier start has not sent."""
         if not self.console.is_main or not self.wish.names:
             return
-        names = {"project": self.wish.project, "name": self.wish.name}
+        names = {"project": self.wish.project, "run_name": self.wish.run_name}
         words = [f"--{key}={value}" for key, value in names.items() if value is not None]
         command = [sys.executable, "-m", "toolkit", "track", str(self.run), "--to", ",".join(self.wish.names), *words]
         try:
