@@ -25,7 +25,7 @@ from toolkit.models.tokenizer import tokenizer
 from toolkit.tasks.question_answering.answers import best_spans, postprocess_answers, show_answer, span_loss
 from toolkit.tasks.question_answering.data import QuestionData
 from toolkit.tasks.question_answering.export import answering_folder
-from toolkit.tasks.question_answering.metrics import answer_scores
+from toolkit.tasks.question_answering.metrics import SCORES, answer_scores
 from toolkit.tasks.question_answering.windows import pad_windows
 
 
@@ -58,6 +58,7 @@ def task(config: Answer) -> Task:
             data.evaluate, questions.missing, config.data.no_answer_margin, questions.guesses()
         ),
         metrics=[answer_scores],
+        named_metrics=dict.fromkeys(SCORES, answer_scores),
         quality=COMMON_WORDS,
         show=show_answer(data.evaluate),
         decode=tokens.decode,

@@ -74,6 +74,7 @@ def task(config: Chat) -> Task:
         scores=scores if asked else None,
         postprocess=replies.postprocess if asked else None,
         metrics=replies.metrics,
+        named_metrics=replies.named_metrics,
         from_loss=perplexity,
         baseline_scores=lambda: unigram_scores(tokenized, len(tokens)),
         quality=COMMON_WORDS if asked else None,

@@ -22,13 +22,15 @@ from toolkit import Config, Task, fine_tune
 from toolkit.config.loss import LossConfig
 from toolkit.config.model import ModelConfig
 from toolkit.details import CLOSE, RIGHT_LABELS, Details, class_details, label_details, number_details, right_class
+from toolkit.label_metrics import Thresholds
 from toolkit.losses import class_probabilities, logits_of
 from toolkit.metrics import class_metrics, correlation, multilabel_f1, positive_class, regression_errors
-from toolkit.models.export import pretrained_folder
+from toolkit.models.export import pretrained_folder, saved_thresholds
 from toolkit.models.heads import read_for_head, saved_labels, sequence_classifier
 from toolkit.models.tokenizer import tokenizer
 from toolkit.task import Metric, Quality
 from toolkit.tasks.text_classification.data import LabelledTexts
+from toolkit.tasks.text_classification.metrics import named_metrics, probabilities_of
 from toolkit.tasks.text_classification.texts import pad_texts
 
 import torch
@@ -80,6 +82,8 @@ def task(config: Classify) -> Task:
     texts = read_for_head(config.data, saved_labels(config.model), trained=only)
     kind, loss = KINDS[texts.kind], texts.loss(config.loss)
     tokens = tokenizer(config.model, texts.training_texts(), texts.training_digest)
+    saved = saved_thresholds(config.model) if only else None
+    thresholds = Thresholds(texts.labels, saved) if texts.kind == "multi" else None
 
     return Task(
         model=lambda runtime: sequence_classifier(
@@ -93,6 +97,9 @@ def task(config: Classify) -> Task:
         references=lambda batch: batch["labels"].long() if texts.kind == "multi" else batch["labels"],
         scores=kind.scores and (lambda model, batch: kind.scores(texts.labels, logits_of(model, batch))),
         metrics=kind.metrics(texts.labels),
+        named_metrics=named_metrics(texts.kind, texts.labels),
+        probabilities=probabilities_of(texts.kind),
+        tuned=thresholds,
         baseline=texts.baseline,
         details=kind.details(texts.labels),
         quality=kind.quality(texts.labels),
@@ -102,6 +109,7 @@ def task(config: Classify) -> Task:
         summary={
             "model": config.model.name or "the embedded encoder, with new weights",
             **(positive_class(texts.labels) if texts.kind == "single" else {}),
+            **(thresholds.summary if thresholds else {}),
         },
     )
 

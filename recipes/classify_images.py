@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from toolkit import Config, Task, fine_tune
+from toolkit.class_metrics import named_class_metrics
 from toolkit.config.loss import LossConfig
 from toolkit.config.model import ModelConfig
 from toolkit.config.schema import BatchConfig, Rates
@@ -72,6 +73,8 @@ def task(config: ClassifyImages) -> Task:
         predict=lambda model, batch: logits_of(model, batch).argmax(-1),
         scores=lambda model, batch: class_probabilities(images.labels, logits_of(model, batch)),
         metrics=class_metrics(images.labels),
+        named_metrics=named_class_metrics(images.labels),
+        probabilities=lambda model, batch: logits_of(model, batch).softmax(-1),
         baseline=images.baseline,
         details=class_details(images.labels),
         quality=right_class(images.labels),

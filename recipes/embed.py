@@ -18,12 +18,12 @@ Settings come from the defaults below, then from --config run.yaml, then from fl
 from dataclasses import dataclass
 
 from toolkit import Batch, Config, Rates, Task, UserError, fine_tune
-from toolkit.metrics import correlation
+from toolkit.metrics import correlation, named_number_metrics
 from toolkit.models.tokenizer import tokenizer
 from toolkit.task import GlobalBatchLoss
 from toolkit.tasks.sentence_embedding.data import EmbeddingData
 from toolkit.tasks.sentence_embedding.losses import ContrastConfig, cosine_error, in_batch_loss
-from toolkit.tasks.sentence_embedding.metrics import FOUND_EARLY, search_quality
+from toolkit.tasks.sentence_embedding.metrics import FOUND_EARLY, named_search_metrics, search_quality
 from toolkit.tasks.sentence_embedding.models import (
     EmbeddingModelConfig,
     embed,
@@ -89,6 +89,7 @@ def task(config: Embed) -> Task:
         predict=lambda model, batch: vectors(model, batch)[:, : 1 if partners else 2],
         postprocess=search.postprocess,
         metrics=[correlation if texts.kind == "scores" else search_quality],
+        named_metrics=named_number_metrics() if texts.kind == "scores" else named_search_metrics(),
         baseline_scores=search.baseline,
         quality=None if texts.kind == "scores" else FOUND_EARLY,
         show=search.show,

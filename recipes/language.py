@@ -77,6 +77,7 @@ def task(config: Language) -> Task:
         references=lambda batch: truths(batch["labels"]),
         scores=lambda model, batch: mean_losses(laid_out(token_scores(model, batch).losses, batch), batch["labels"]),
         metrics=[token_accuracy],
+        named_metrics={"accuracy": token_accuracy},
         from_loss=lambda mean, units: scores_of(mean, units, data.evaluate.stream.bytes if is_causal else None),
         baseline_scores=lambda: unigram_scores(data.train.stream, data.evaluate.stream, tokens, objective),
         quality=GUESSED,

@@ -27,7 +27,7 @@ from toolkit.losses import NOT_COUNTED
 from toolkit.models.tokenizer import tokenizer
 from toolkit.tasks.conversations.models import token_limit
 from toolkit.tasks.dpo.data import PreferenceData
-from toolkit.tasks.dpo.models import check_reference, export_policy, policy_and_reference, preference_scores
+from toolkit.tasks.dpo.models import SCORES, check_reference, export_policy, policy_and_reference, preference_scores
 from toolkit.tasks.dpo.tokens import pad_pairs
 
 import torch
@@ -87,8 +87,7 @@ def dpo_loss(rewards: torch.Tensor, likelihood: torch.Tensor, config: DpoConfig)
 
 
 def task(config: Prefer) -> Task:
-    dpo = config.dpo
-    pairs = config.data.read()
+    dpo, pairs = config.dpo, config.data.read()
     tokens = tokenizer(config.model, pairs.train.texts(), pairs.train.digest, pairs.embedded_tokenizer)
     check_reference(config.model, dpo.reference, tokens)
     data = pairs.tokenize(tokens, config.model, token_limit(config.model, tokens))
@@ -106,6 +105,7 @@ def task(config: Prefer) -> Task:
         predict=lambda model, batch: rewards(model, batch, dpo.beta)[0],
         references=lambda batch: torch.zeros(len(batch["input_ids"]) // 2, dtype=torch.int64),
         metrics=[preference_scores],
+        named_metrics=dict.fromkeys(SCORES, preference_scores),
         baseline=[0.0, 0.0],  # the reference itself: no rewards, no margin
         baseline_scores=None if dpo.likelihood else lambda: {"loss": math.log(2)},
         quality=MARGIN,

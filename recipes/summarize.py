@@ -30,9 +30,9 @@ from toolkit.sample_data.functions import described_functions, split_by_module
 from toolkit.tasks.seq2seq.data import TextPairs
 from toolkit.tasks.seq2seq.export import seq2seq_folder
 from toolkit.tasks.seq2seq.generation import GenerateConfig, generated_texts
-from toolkit.tasks.seq2seq.metrics import exact_match, rouge
 from toolkit.tasks.seq2seq.models import check_seq2seq, longest_text, seq2seq_model, target_logits
 from toolkit.tasks.seq2seq.pairs import pad_pairs
+from toolkit.text_metrics import exact_match, named_text_metrics, rouge
 
 if TYPE_CHECKING:
     from toolkit.data.sources import Splits
@@ -80,6 +80,7 @@ def task(config: Summarize) -> Task:
         scores=lambda model, batch: reference_losses(target_logits(model, batch), batch["labels"]),
         postprocess=lambda written: pairs.postprocess(written, baseline=pairs.trivial_summaries()),
         metrics=[rouge, exact_match],
+        named_metrics=named_text_metrics(),
         quality=COMMON_WORDS,
         show=pairs.show,
         decode=tokens.decode,

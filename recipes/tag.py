@@ -28,7 +28,7 @@ from toolkit.models.load import TOKEN_CLASSIFIER, load_model
 from toolkit.models.tiny import encoder
 from toolkit.models.tokenizer import ENCODER, tokenizer
 from toolkit.tasks.token_classification.data import TaggedTexts
-from toolkit.tasks.token_classification.metrics import tag_metrics
+from toolkit.tasks.token_classification.metrics import named_tag_metrics, tag_metrics
 from toolkit.tasks.token_classification.windows import pad_words, prepare_for_words
 
 import torch
@@ -78,6 +78,7 @@ def task(config: Tag) -> Task:
         predict=predict,
         postprocess=partial(sentences.postprocess, data.evaluate),
         metrics=tag_metrics(sentences.kind),
+        named_metrics=named_tag_metrics(sentences.kind, sentences.labels),
         details=tag_details,
         quality=RIGHT_WORDS,
         show=sentences.show,

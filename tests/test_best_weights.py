@@ -69,6 +69,7 @@ def test_the_best_weights_are_saved_with_their_metrics(tmp_path: Path) -> None:
     assert best < 20, "the loss is to rise again"
     assert numbers(folder).weights == in_checkpoint(folder, best)
     assert record["exported"] == {"step": best, "rule": "lowest loss"}
+    command_here("status", folder).done().says(f"the weights after step {best}, the evaluation with the lowest loss")
     assert record["step"] == 24
     assert record["metrics"]["loss"] == found[best]
     assert loss_of_saved(folder) == pytest.approx(found[best], rel=1e-12)

@@ -23,11 +23,11 @@ ORDER = """
     prepare
     rehearsal
     printed_plan
-    evaluation evaluation_scores evaluation_quality
+    evaluation evaluation_scores evaluation_order evaluation_metrics evaluation_quality
     grad_cache
     train_state step_log best_evaluation flop_count
     tasks
-    predictor
+    predictor metric_choice
     checkpoint
     optimizer schedules
     models
@@ -37,7 +37,7 @@ ORDER = """
     data
     output
     config
-    details
+    class_metrics label_metrics text_metrics details
     task losses metrics vocabulary_loss attention
     row_attention dropout batch_layout randomness signals errors environment
 """

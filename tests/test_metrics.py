@@ -9,7 +9,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, r2_score
 
 from toolkit.errors import UserError
-from toolkit.evaluation_scores import joined, scores_of
+from toolkit.evaluation_metrics import joined, scores_of
 from toolkit.metrics import (
     accuracy,
     class_metrics,

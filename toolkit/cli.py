@@ -214,6 +214,13 @@ def add_predict(commands: Any) -> None:
     )
     predict.add_argument("--scores", action="store_true", help="the scores of all classes, not of the predicted alone")
     predict.add_argument("--tokens", type=int, metavar="N", help="the longest text that is written, in tokens")
+    predict.add_argument(
+        "--threshold",
+        type=float,
+        metavar="P",
+        help="of several labels predict those with a probability above it (default: the thresholds that the model was "
+        "saved with)",
+    )
     predict.add_argument("--batch", type=int, default=32, metavar="N", help="samples at once (default: 32)")
     predict.add_argument(
         "--dtype", choices=["float32", "bfloat16", "float64"], default="float32", help="of the weights"
@@ -254,6 +261,8 @@ def show_status(given: argparse.Namespace) -> int:
         summary["reason"] = record["reason"]
     if "step" in record:
         summary["step"] = steps_done(folder, record)
+    if exported := record.get("exported"):
+        summary["model"] = saved_model(folder, exported)
     if record.get("repeated"):
         summary["repeated"] = f"{record['repeated']:,} step(s) were done again after a crash"
     for name in ("metrics", "baseline"):
@@ -263,6 +272,13 @@ def show_status(given: argparse.Namespace) -> int:
         summary["problem"] = "; ".join(map(str, record["problems"]))
     Console(is_main=True).summary(str(folder), summary)
     return DEFECT if died else code_of(state, record)
+
+
+def saved_model(folder: Path, exported: dict[str, Any]) -> str:
+    """Return which step's weights are in model/, and why these."""
+    rule = f", the evaluation with the {exported['rule']}" if exported.get("rule") else ""
+    gone = "" if (folder / "model").is_dir() else "; model/ is not there any more"
+    return f"the weights after step {exported['step']:,}{rule}{gone}"
 
 
 def code_of(state: str, record: dict[str, Any]) -> int:
@@ -384,7 +400,7 @@ def predict_rows(given: argparse.Namespace) -> int:
         names = {"true": True, "false": False, None: None}
         header = names[given.header] if given.header in names else [name.strip() for name in given.header.split(",")]
         wish = {name: getattr(given, name) for name in ("model", "file", "output", "scores", "tokens", "batch")}
-        wish |= {name: getattr(given, name) for name in ("dtype", "threads", "overwrite")}
+        wish |= {name: getattr(given, name) for name in ("dtype", "threads", "overwrite", "threshold")}
         predict(Wish(**wish, columns=columns, header=header))
     except UserError as error:
         report("toolkit predict", None, error)

@@ -11,6 +11,7 @@ from toolkit.distributed.preflight import digests_of_data
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError, UserError
 from toolkit.evaluation import evaluate_model
+from toolkit.metric_choice import with_metrics
 from toolkit.output.console import Console, Display
 from toolkit.output.evaluation_file import NAME, PREDICTIONS_ALONE, numbers, write_evaluation
 from toolkit.output.result import Result, print_result
@@ -55,6 +56,7 @@ def evaluate_only(
     baseline = {} if has_training_data else runtime.on_main(lambda: known_baseline(weights, data))
     if not has_training_data and not baseline:
         summary["baseline"] = "none: it is learned from training data, and the run was evaluated on other data"
+    summary |= {name: text for name, text in task.summary.items() if name == "thresholds"}
     console.summary(f"{recipe}: evaluation only", summary)
     if runtime.on_main(lambda: is_trained_on(chosen, weights)):
         console.print(
@@ -72,7 +74,7 @@ def evaluate_only(
             write_evaluation(output, evaluation, weights, data, PREDICTIONS_ALONE)
 
     runtime.on_main(write)
-    result = Result(evaluation.metrics, evaluation.baseline, 0, output)
+    result = Result(evaluation.metrics, evaluation.baseline, 0, output, evaluation.undefined)
     print_result(result, console, places={"evaluation": NAME, "predictions": PREDICTIONS_ALONE})
     return result
 
@@ -91,7 +93,7 @@ def without_training_data(config: Any) -> Any:
 def build(build_task: Callable[[Any], Task], config: Any, has_training_data: bool) -> Task:
     """Build the task. Where evaluation data replaces training data, its problems are reported once, by its name."""
     try:
-        return build_task(config)
+        return with_metrics(build_task(config), config)
     except UserError as error:
         if has_training_data:
             raise

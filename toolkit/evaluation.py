@@ -1,7 +1,6 @@
 """Exact evaluation: every sample once, whatever the number of processes and the batch size."""
 
 import math
-from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -10,51 +9,23 @@ from accelerate.data_loader import prepare_data_loader
 
 from toolkit.config.schema import Config
 from toolkit.data.loader import LoadedMicroBatch, MicroBatchSampler, build_loader, started
-from toolkit.data.order import Ids, fingerprint
+from toolkit.data.order import fingerprint
 from toolkit.distributed.counts import Counts
 from toolkit.distributed.memory import lacks_memory
 from toolkit.distributed.phase import PREDICTING
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import UserError
+from toolkit.evaluation_metrics import needs_probabilities
+from toolkit.evaluation_order import LongestFirst
 from toolkit.evaluation_scores import Collector, Scored, evenly, to_host
 from toolkit.grad_cache import embed
 from toolkit.models.parameters import reshard
 from toolkit.output.console import Display
 from toolkit.output.evaluation_file import Evaluation
-from toolkit.task import GlobalBatchLoss, Source, Task
+from toolkit.task import GlobalBatchLoss, Task
 
 # Predictions that wait in a process before they are gathered: a bound on its memory; the main process holds them all.
 HELD_SAMPLES = 4096
-
-
-class LongestFirst:
-    """All samples, the longest first: little padding, and a lack of memory shows at once.
-
-    The order does not depend on the number of processes or the batch size, and the metrics are fed in this order, so
-    that even a metric that adds floating-point numbers gets the same ones in the same order.
-    """
-
-    def __init__(self, source: Source, batch_size: int, most: int | None = None) -> None:
-        """Order all samples, or the `most` longest of those that are worth a trial.
-
-        A source may know that predictions are made of some samples only, and say which by a method `worth_a_trial`.
-        """
-        ids = np.arange(len(source), dtype=np.int64)
-        if most is not None and hasattr(source, "worth_a_trial"):
-            ids = np.array(source.worth_a_trial(), dtype=np.int64)
-        lengths = source.lengths(ids)
-        self.ids: Ids = (ids if lengths is None else ids[np.lexsort((ids, -lengths))])[:most]
-        self.batch_size = batch_size
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Rounds in which all processes evaluate a batch each."""
-        return -(-len(self.ids) // self.batch_size)
-
-    def global_batches(self, first: int, end: int) -> Iterator[Ids]:
-        """Yield the ids of each round from `first` up to `end`, of all processes together."""
-        for number in range(first, end):
-            yield self.ids[number * self.batch_size : (number + 1) * self.batch_size]
 
 
 class SynchronisedGeneration:
@@ -141,7 +112,7 @@ def evaluate_model(
     """
     assert task.data.evaluate is not None
     source, size = task.data.evaluate, config.batch.evaluated * runtime.data_parallel_size
-    order = LongestFirst(source, size, most)
+    order = LongestFirst(task.data, size, most)
     sampler = MicroBatchSampler(order, source, runtime.data_parallel_size, order.steps_per_epoch)
     # The same sharding as `Accelerator.prepare`, which would also keep every loader of every evaluation.
     loader = prepare_data_loader(
@@ -154,7 +125,7 @@ def evaluate_model(
     shown = config.evaluate.show if last else 0
     wanted = evenly(np.sort(order.ids), shown) if task.show is not None else set()
     # Known to all processes alike: in these rounds each asks how sure the model is.
-    shown_rounds = set((np.flatnonzero(np.isin(order.ids, list(wanted))) // size).tolist())
+    shown_rounds = {number for number, ids in enumerate(order.rounds) if wanted and wanted.intersection(ids.tolist())}
     # Which samples its items are of, only `postprocess` knows; and the worst are known when all are.
     if (wanted and task.postprocess is not None) or (last and task.quality is not None):
         shown_rounds = set(range(order.steps_per_epoch))
@@ -171,6 +142,7 @@ def evaluate_model(
     phase("preparing an evaluation")
     loss = torch.zeros((), dtype=torch.float64)
     units: float = 0
+    by_part: dict[int, tuple[float, float]] = {}
     samples = seen = 0
     held: list[Scored | None] = []
     for number, micro in enumerate(started(loader), start=1):
@@ -183,6 +155,9 @@ def evaluate_model(
         if not micro.plan.dummy:
             loss += total
             units += micro.units
+            part = order.part(micro.plan.step)
+            before = by_part.get(part, (0.0, 0))
+            by_part[part] = before[0] + total, before[1] + micro.units
             samples += len(micro.ids)
             seen += micro.plan.fingerprint
         held.append(None if micro.plan.dummy else scored)
@@ -204,6 +179,9 @@ def evaluate_model(
     if isinstance(task.loss, GlobalBatchLoss):
         summed = runtime.on_main(lambda: collector.global_batch_loss() if collector else 0.0)
     mean = summed / whole.units if whole.units else math.nan
+    of_groups = {}
+    if task.data.groups and not isinstance(task.loss, GlobalBatchLoss):
+        of_groups = order.of_groups(added(runtime.counted(runtime.gather_all(by_part))))
     from_loss = dict(task.from_loss(mean, whole.units)) if task.from_loss is not None else {}
 
     def compute() -> tuple[dict[str, float], dict[str, float]] | None:
@@ -211,24 +189,37 @@ def evaluate_model(
         if not collector.postprocess(are_all=most is None):
             return None
         try:
-            # What is for the reader stays in this process.
-            scores, trivial, examples[:], found, qualities = collector.compute(taken=("loss", *from_loss))
+            found = collector.compute(("loss", *from_loss), of_groups)
         except Exception as error:
             if most is None or isinstance(error, UserError) or lacks_memory(error):
                 raise
             return None
-        details.update(found)
-        quality.update(qualities)
-        return scores, trivial
+        # What is for the reader stays in this process.
+        examples[:] = found.examples
+        details.update(found.details)
+        quality.update(found.quality)
+        undefined.update(found.undefined)
+        return found.scores, found.baseline
 
     examples: list[dict[str, Any]] = []
     details: dict[str, Any] = {}
+    undefined: dict[str, str] = {}
     quality: dict[str, Any] = {}
     computed = runtime.on_main(compute)
     if computed is None:
         return None
     scores, trivial = computed
-    return Evaluation({"loss": mean, **from_loss, **scores}, trivial, examples, details, quality)
+    return Evaluation({"loss": mean, **from_loss, **scores}, trivial, examples, details, quality, undefined)
+
+
+def added(sums: list[dict[int, tuple[float, float]]]) -> dict[int, tuple[float, float]]:
+    """Return the losses and units of each part, summed over the processes."""
+    whole: dict[int, tuple[float, float]] = {}
+    for own in sums:
+        for part, (loss, units) in own.items():
+            before = whole.get(part, (0.0, 0.0))
+            whole[part] = before[0] + loss, before[1] + units
+    return whole
 
 
 def share_buffers(model: torch.nn.Module, runtime: Runtime) -> None:
@@ -256,7 +247,7 @@ def evaluate_batch(
         SynchronisedGeneration(runtime, module) if runtime.strategy.sharded and hasattr(module, "generate") else None
     )
     once = cast(torch.nn.Module, OneForward(model, module, synchronised))
-    total, predictions, references, embeddings, extra = 0.0, None, None, None, None
+    total, predictions, references, embeddings, extra, probabilities = 0.0, None, None, None, None, None
     if isinstance(task.loss, GlobalBatchLoss):
         tensor, known = embed(task.loss, once, batch)
         embeddings, extra = tensor.cpu(), None if known is None else known.cpu()
@@ -268,8 +259,10 @@ def evaluate_batch(
         if synchronised is not None and "input_ids" in batch:
             synchronised.keep_up(batch["input_ids"])
         references = to_host(task.references(batch)) if task.postprocess is None else None
+    if task.probabilities is not None and needs_probabilities(task):
+        probabilities = to_host(task.probabilities(once, batch))
     scores = task.scores(once, batch) if task.scores is not None and shown else None
-    return total, Scored(micro.ids, predictions, references, embeddings, extra, scores)
+    return total, Scored(micro.ids, predictions, references, embeddings, extra, scores, probabilities)
 
 
 def feed(collector: Collector | None, gathered: list[list[Scored | None]]) -> None:

@@ -8,11 +8,9 @@ import numpy as np
 import torch
 
 from toolkit.errors import UserError
+from toolkit.evaluation_metrics import LOSS, Sides, joined
 from toolkit.evaluation_quality import quality_of
-from toolkit.task import GlobalBatchLoss, Metric, Postprocessed, Task
-
-LOSS = "loss"
-"""The name of the score that is there without a metric."""
+from toolkit.task import GlobalBatchLoss, Postprocessed, Task
 
 
 class Scored(NamedTuple):
@@ -26,6 +24,8 @@ class Scored(NamedTuple):
     extra: torch.Tensor | None = None
     scores: Sequence[Mapping[str, float]] | None = None
     """Of batches with samples that are shown: how sure the model is."""
+    probabilities: Any = None
+    """Where metrics take them."""
 
 
 def evenly(numbers: np.ndarray[Any, Any], most: int) -> set[int]:
@@ -44,47 +44,11 @@ class Results(NamedTuple):
     examples: list[dict[str, Any]]
     """Some samples with prediction and reference, for a reader."""
     details: Mapping[str, Any]
-    """Of `Task.details`."""
+    """Of `Task.details` and `Tuned.details`."""
     quality: Mapping[str, Any]
     """Of `Task.quality`."""
-
-
-def joined(batches: Sequence[Any]) -> Any:
-    """Return the parts of batches one behind the other: an array if all are arrays of one shape, or else a list."""
-    arrays = [batch for batch in batches if isinstance(batch, np.ndarray)]
-    if len(arrays) == len(batches) and len({array.shape[1:] for array in arrays}) == 1:
-        return np.concatenate(arrays)
-    return list(chain.from_iterable(batches))
-
-
-def part_of(values: Any, places: Sequence[int]) -> Any:
-    """Return some of the values of all samples."""
-    return values[np.asarray(places)] if isinstance(values, np.ndarray) else [values[place] for place in places]
-
-
-def scores_of(
-    metrics: Sequence[Metric], predictions: Any, references: Any, taken: Collection[str] = (LOSS,)
-) -> dict[str, float]:
-    """Return the scores of all metrics by name; `taken` are the names of other scores.
-
-    Raises:
-        UserError: a metric returns no mapping, or a name that is taken: one number would hide the other.
-    """
-    scores: dict[str, float] = {}
-    for metric in metrics:
-        own = metric(predictions, references)
-        called = getattr(getattr(metric, "func", metric), "__name__", type(metric).__name__)  # of a partial too
-        if not isinstance(own, Mapping):
-            raise UserError(
-                f"the metric {called} returned a {type(own).__name__}; it has to return a mapping of names to numbers"
-            )
-        if twice := [name for name in own if name in scores or name in taken]:
-            raise UserError(
-                f"the metric {called} returns {', '.join(map(repr, twice))}, which the loss or another metric of the "
-                "task is called; give it another name"
-            )
-        scores |= {name: float(value) for name, value in own.items()}
-    return scores
+    undefined: dict[str, str]
+    """Why scores of the model are not numbers, by the name of the metric."""
 
 
 class Collector:
@@ -116,6 +80,7 @@ class Collector:
         self.ids: list[tuple[int, ...]] = []
         """Of the samples in each of them."""
         self.predictions: dict[int, Any] = {}
+        self.probabilities: dict[int, Any] = {}
         self.embeddings: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self.examples: dict[int, dict[str, Any]] = {}
         self.sure: dict[int, Mapping[str, float]] = {}
@@ -131,6 +96,8 @@ class Collector:
         sure = dict(zip(scored.ids, scored.scores, strict=True)) if scored.scores is not None else {}
         if self.task.postprocess is not None:
             self.sure.update(sure)
+        if scored.probabilities is not None:
+            self.probabilities.update(zip(scored.ids, scored.probabilities, strict=True))
         if scored.predictions is None:
             return
         if self.task.postprocess is not None:
@@ -167,14 +134,15 @@ class Collector:
             return False
         return are_all or len(self.postprocessed.predictions) > 0
 
-    def compute(self, taken: Collection[str]) -> Results:
-        """Return what came of all that was added, after `postprocess`; `taken` are the names of other scores.
+    def compute(self, taken: Collection[str], losses: Mapping[str, float]) -> Results:
+        """Return what came of all that was added, after `postprocess`; `taken` are the names of other scores, and
+        `losses` the losses of groups.
 
         Raises:
             UserError: a metric returns what it must not, or not as many references as predictions came.
         """
         task = self.task
-        details: Mapping[str, Any] = {}
+        details: dict[str, Any] = {}
         quality: Mapping[str, Any] = {}
         scores: dict[str, float] = {}
         trivial: dict[str, float] = {}
@@ -182,18 +150,27 @@ class Collector:
             self.choose_examples(self.postprocessed)
         if task.metrics and (self.postprocessed is not None or self.pairs):
             predictions, references, baseline = self.for_metrics()
-            scores = scores_of(task.metrics, predictions, references, taken)
-            scores |= self.of_groups(predictions, references)
+            probabilities = self.of_items()
+            tuned = task.tuned(probabilities, references) if task.tuned and probabilities is not None else None
+            details |= tuned.details if tuned is not None else {}
+            places = self.places_of_groups() if task.data.groups else {}
+            sides = Sides(predictions, references, probabilities, None if tuned is None else tuned.predictions)
+            scores = sides.scores(task.metrics, taken) | sides.scores_of_groups(task.metrics, places, losses)
             if self.last and baseline is not None:
-                trivial = scores_of(task.metrics, baseline, references, taken)
-                trivial |= self.of_groups(baseline, references)
+                sides = Sides(baseline, references)
+                trivial = sides.scores(task.metrics, taken) | sides.scores_of_groups(task.metrics, places, {})
             if self.last:
-                details = dict(task.details(predictions, references)) if task.details is not None else {}
+                details |= task.details(predictions, references) if task.details is not None else {}
                 quality = self.quality(predictions, references)
+        scores |= {f"{group}/{LOSS}": loss for group, loss in losses.items()}
         if self.last and task.baseline_scores is not None:
             trivial |= task.baseline_scores()
         examples = [{"sample": number, **self.examples[number]} for number in sorted(self.examples)]
-        return Results(scores, trivial, examples, details, quality)
+        undefined = {
+            name: getattr(value, "why", "the metric gave no number") for name, value in scores.items() if value != value
+        }
+        plain, trivial = ({name: float(value) for name, value in side.items()} for side in (scores, trivial))
+        return Results(plain, trivial, examples, details, quality, undefined)
 
     def quality(self, predictions: Any, references: Any) -> dict[str, Any]:
         """Return what is known of the quality of single predictions, in the order of the metrics."""
@@ -208,24 +185,36 @@ class Collector:
         values = [quality.of(predictions[item], references[item], self.sure.get(item)) for item in items]
         return quality_of(self.task, predictions, references, values, items, found.samples, show)
 
-    def of_groups(self, predictions: Any, references: Any) -> dict[str, float]:
-        """Return the scores of each group of the evaluation, such as "hard/accuracy"; of a trial, which has only some
-        samples, those of the groups that it has."""
-        groups = self.task.data.groups
-        if not groups:
-            return {}
+    def of_items(self) -> Any:
+        """Return the probabilities that stand beside the predictions for the metrics, None where there are none.
+
+        Raises:
+            UserError: it is not known which they are.
+        """
+        if not self.probabilities:
+            return None
+        if (found := self.postprocessed) is None:
+            samples: Sequence[int] = list(chain.from_iterable(self.ids))
+        elif found.samples is not None:
+            samples = found.samples
+        else:
+            raise UserError(
+                "the task has metrics of probabilities, and its `postprocess` does not say which samples its items are "
+                "of; give these as `Postprocessed.samples`"
+            )
+        return np.stack([self.probabilities[number] for number in samples])
+
+    def places_of_groups(self) -> dict[str, list[int]]:
+        """Return where the samples, or items, of each group stand beside the predictions; of a trial, which has only
+        some samples, the groups that it has."""
         if (found := self.postprocessed) is not None:
             keys: Any = range(len(found.predictions)) if found.samples is None else found.samples
         else:
             keys = chain.from_iterable(self.ids)
         place = {key: number for number, key in enumerate(keys)}
-        scores: dict[str, float] = {}
-        for group, members in groups.items():
-            places = [place[key] for key in members.tolist() if key in place]
-            if places:
-                own = scores_of(self.task.metrics, *(part_of(side, places) for side in (predictions, references)))
-                scores |= {f"{group}/{name}": value for name, value in own.items()}
-        return scores
+        groups = self.task.data.groups.items()
+        found_at = {group: [place[key] for key in members.tolist() if key in place] for group, members in groups}
+        return {group: places for group, places in found_at.items() if places}
 
     def for_metrics(self) -> tuple[Any, Any, Any]:
         """Return all predictions, what they are held against, and those of a trivial model (None without one)."""

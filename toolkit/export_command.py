@@ -22,6 +22,7 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import UserError
 from toolkit.evaluation import evaluate_model
+from toolkit.metric_choice import with_metrics
 from toolkit.models.parameters import digest_of_frozen
 from toolkit.output.console import Console, Display
 from toolkit.output.evaluation_file import Evaluation, evaluation_of, weights_of_training, write_evaluation
@@ -62,7 +63,7 @@ def export(run: Path, step: int | None, recipe: Path | None, console: Console) -
     folder.claim()
     try:
         with in_folder(begun_in(record)):
-            task = build_task(config)
+            task = with_metrics(build_task(config), config)
             if task.export is None:
                 raise UserError(f"the recipe {record.get('recipe')} saves no model: its task has no `export`")
             data = digests_of_data(task)
@@ -180,10 +181,14 @@ def save(
             raise
         except Exception as error:
             raise UserError(f"to save the model of step {start.step:,} failed: {in_words(error)}") from error
-        of_run = {"metrics": evaluation.metrics, "baseline": evaluation.baseline}
+        of_run = {
+            "metrics": evaluation.metrics,
+            "baseline": evaluation.baseline,
+            "undefined": dict(evaluation.undefined),
+        }
         is_finished = folder.record().get("status") == "finished"
         folder.update(exported={"step": start.step, "rule": None}, **(of_run if is_finished else {}))
     console.print(f"saved the model of step {start.step:,}, from {start.checkpoint}")
-    result = Result(evaluation.metrics, evaluation.baseline, start.step, folder.path)
+    result = Result(evaluation.metrics, evaluation.baseline, start.step, folder.path, evaluation.undefined)
     print_result(result, console, places={"model": "model"})
     return result

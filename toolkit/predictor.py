@@ -40,7 +40,8 @@ class Predictor:
     """On the host, in evaluation mode."""
     adds: Mapping[str, str]
     """The columns that a prediction has, and what is in them: "text", "texts", "number", "place" (a whole number),
-    "vector", or "scores" (a number for each label); where a row has no prediction they are null."""
+    "vector", "scores" (a number for each label), or "guesses" (for each mask some tokens, each with its score); where a
+    row has no prediction they are null."""
     parts: Sequence[str]
     """The parts that a column can play."""
     encode: Callable[[Sequence[Row]], Encoded]
@@ -71,6 +72,8 @@ class Request:
     """Whether all scores are wanted, and not those of the prediction alone."""
     tokens: int | None = None
     """The longest text that is generated, in tokens; None for what the model says."""
+    threshold: float | None = None
+    """Of several labels those are predicted whose probability is above it; None for what the model says."""
 
     def setting(self, section: str, name: str, default: Any) -> Any:
         """Return a setting that the model was trained with, or the default."""

@@ -29,6 +29,7 @@ from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluate_only import evaluate_only
 from toolkit.loop import train
+from toolkit.metric_choice import with_metrics
 from toolkit.models.compiled import compiling_explained
 from toolkit.models.parameters import weights_of
 from toolkit.optimizer import exported_weights
@@ -81,13 +82,15 @@ def run(
                 f"{recipe}: this run is finished; nothing was trained again (--output starts another, --resume never "
                 "starts this one from scratch)"
             )
+            if missing := [name for name in config.evaluate.metric_names or () if name not in finished.metrics]:
+                console.print(f"{recipe}: --evaluate.only computes {', '.join(missing)} of its model")
             print_result(finished, console)
             follower.catch_up()
             return finished
         record = RunRecord(folder, runtime, recipe)
         with recorded(record, config):
             runtime.phase("reading data", patient=True)
-            task = runtime.together(lambda: build_task(config))
+            task = runtime.together(lambda: with_metrics(build_task(config), config))
             if finished := runtime.on_main(lambda: nothing_to_do(folder, config, task)):
                 console.print(f"{recipe}: this run is finished, on the same data; nothing was trained again")
                 print_result(finished, console)
@@ -298,7 +301,7 @@ def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunR
     runtime.phase(WRITING, patient=True)
     exported = settle_exported(state, evaluation, folder)
     evaluation = exported.evaluation
-    result = Result(evaluation.metrics, evaluation.baseline, state.step, folder.path)
+    result = Result(evaluation.metrics, evaluation.baseline, state.step, folder.path, evaluation.undefined)
     worse = worse_than(result.baseline, result.metrics)
     state.warnings += [worse] if worse else []
     meters = measured(state)

@@ -93,7 +93,8 @@ def finished_result(folder: RunFolder) -> Result | None:
     record = folder.record()
     if record.get("status") != "finished":
         return None
-    return Result(numbers(record["metrics"]), numbers(record["baseline"]), record["step"], folder.path)
+    metrics, baseline = numbers(record["metrics"]), numbers(record["baseline"])
+    return Result(metrics, baseline, record["step"], folder.path, record.get("undefined", {}))
 
 
 def rate_begun_with(config: Config) -> float | None:

@@ -109,6 +109,7 @@ class RunRecord:
             since_best=state.since_best,
             metrics=evaluation.metrics,
             baseline=evaluation.baseline,
+            undefined=dict(evaluation.undefined),
             warnings=state.warnings,
             skipped=state.skipped,
             nonfinite=state.nonfinite,

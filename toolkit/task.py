@@ -79,6 +79,17 @@ class Quality:
 
 
 @dataclass(frozen=True)
+class Tuned:
+    """Other predictions, made of the probabilities in a way that may be chosen on the evaluation data: by
+    `Task.tuned`."""
+
+    predictions: Any
+    """One per sample, in the order of the probabilities, as `Task.predict` gives them."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What was chosen: see `Postprocessed.details`."""
+
+
+@dataclass(frozen=True)
 class GlobalBatchLoss:
     """A loss that couples the samples of a step, such as one with in-batch negatives.
 
@@ -116,8 +127,10 @@ class TaskData:
     """The columns that hold what a model is given, by the part that they play, such as "text": a saved model remembers
     them for `toolkit predict`."""
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Groups of the evaluation that have metrics of their own, by name: the ids of the samples in each, or, where
-    `Task.postprocess` makes items that are of no single sample, the numbers of these."""
+    """Groups of the evaluation that have metrics and a loss of their own, by name: the ids of the samples in each, or,
+    where `Task.postprocess` makes items that are of no single sample, the numbers of these."""
+    item_of: np.ndarray | None = None
+    """Where groups are of such items: the number of the item that each evaluation sample belongs to."""
 
 
 def labels_of(batch: Batch) -> torch.Tensor:
@@ -171,6 +184,15 @@ class Task:
     is tried with those of a few samples, and with all of them where that fails."""
     metrics: Sequence[Metric] = ()
     """Functions that score all predictions beside all references, in the main process alone (`toolkit.metrics`)."""
+    named_metrics: Mapping[str, Metric] = field(default_factory=dict)
+    """Metrics that the setting evaluate.metrics can name: under each name a function that returns a score of this name,
+    perhaps among others. Without any, the functions in `metrics` can be named."""
+    probabilities: Callable[[torch.nn.Module, Batch], torch.Tensor] | None = None
+    """Returns the probability of each class, (samples, classes), for metrics that take them
+    (`toolkit.metrics.of_probabilities`) and for `tuned`. It shares the forward pass of loss and predictions."""
+    tuned: Callable[[Any, Any], Tuned] | None = None
+    """Returns other predictions, made of all probabilities and what they are held against, such as by thresholds that
+    are best there. They are scored by the same metrics, whose names then begin with "tuned_"."""
     from_loss: Callable[[float, float], Mapping[str, float]] | None = None
     """Returns further metrics, by name, that follow from the loss: given its mean over the units, and their number."""
     baseline: Any = None

@@ -38,7 +38,12 @@ def test_groups_of_a_column(tmp_path: Path) -> None:
     for group in groups:
         rows = [row for row, source in zip(shown, given, strict=True) if str(source["weight"]) == group]
         assert metrics[f"{group}/accuracy"] == accuracy(rows)
-    assert set(outcome.record["baseline"]) == set(metrics) - {"loss"}
+    losses = {name for name in metrics if name.rpartition("/")[2] == "loss"}
+    assert set(outcome.record["baseline"]) == set(metrics) - losses
+    # A mean of those of the groups, by their sizes.
+    sizes = {group: sum(str(row["weight"]) == group for row in given) for group in groups}
+    mean = sum(metrics[f"{group}/loss"] * size for group, size in sizes.items()) / len(given)
+    assert mean == pytest.approx(metrics["loss"], rel=1e-12)
 
 
 def test_groups_of_held_out_rows(tmp_path: Path) -> None:
@@ -65,17 +70,16 @@ def test_several_sets(name: str, tmp_path: Path) -> None:
         place = places[part == "hard"] if name == "classify_images" else str(folder / "data" / file)
         more = ["--data.eval", place, "--export", "last"]
         alone = run(name, folder, *more, without=without).done().record["metrics"]
-        assert {key for key in metrics if key.startswith(f"{part}/")} == {
-            f"{part}/{key}" for key in alone if key != "loss"
-        }
+        assert {key for key in metrics if key.startswith(f"{part}/")} == {f"{part}/{key}" for key in alone}
         for key, value in alone.items():
-            assert key == "loss" or metrics[f"{part}/{key}"] == pytest.approx(value, rel=1e-12)
+            assert metrics[f"{part}/{key}"] == pytest.approx(value, rel=1e-12)
 
 
 def test_one_set_decides_which_is_the_best_on_two_processes_too(tmp_path: Path) -> None:
     data = tmp_path / "one" / "data"
     sets = f"{{dev: {data / 'eval.jsonl'}, seen: {data / 'train.jsonl'}}}"
-    more = ["--data.eval_sets", sets, "--checkpoint.best", "highest seen/accuracy"]
+    named = "accuracy, auroc, log_loss, calibration_error, recall_b"
+    more = ["--data.eval_sets", sets, "--checkpoint.best", "highest seen/auroc", "--evaluate.metrics", named]
     one = run("classify", tmp_path / "one", *more, without=("--data.eval",)).done()
     words = [*small_arguments("classify", data), *more, "--threads", "1", "--output", str(tmp_path / "two")]
     place = words.index("--data.eval")
@@ -84,6 +88,7 @@ def test_one_set_decides_which_is_the_best_on_two_processes_too(tmp_path: Path) 
     record = json.loads((tmp_path / "two" / "run.json").read_text(encoding="utf-8"))
     assert record["exported"] == one.record["exported"]
     assert record["metrics"] == pytest.approx(one.record["metrics"], rel=1e-12)
+    assert record["metrics"].keys() >= {f"seen/{name}" for name in ("loss", *named.split(", "))}
 
 
 def test_mistakes(tmp_path: Path) -> None:

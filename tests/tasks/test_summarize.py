@@ -18,9 +18,9 @@ from toolkit.losses import NOT_COUNTED, counted, summed_cross_entropy
 from toolkit.sample_data.functions import describe, described_in, split_by_module
 from toolkit.tasks.seq2seq.data import TextPairs
 from toolkit.tasks.seq2seq.generation import GenerateConfig, generated_texts
-from toolkit.tasks.seq2seq.metrics import exact_match, rouge
 from toolkit.tasks.seq2seq.models import decoder_inputs, seq2seq_model, target_logits
 from toolkit.tasks.seq2seq.pairs import pad_pairs
+from toolkit.text_metrics import exact_match, rouge
 
 PREDICTED = ["the cat sat on a mat", "nothing alike", "dogs bark", "four words are here"]
 SEVERAL = [

@@ -14,7 +14,7 @@ from trial import Outcome, run_here
 
 from toolkit.sample_data.dates import FORMATS, written, written_dates
 from toolkit.tasks.seq2seq.data import TranslationPairs
-from toolkit.tasks.seq2seq.metrics import bleu
+from toolkit.text_metrics import bleu
 
 PREDICTED = ["The house is very small today.", "It rains in the night", "A cat!", "She reads a long book there"]
 SEVERAL = [

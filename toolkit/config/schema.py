@@ -222,6 +222,9 @@ class EvaluateConfig:
     takes all steps."""
     only: bool = execution(False)
     """Evaluate a saved model and do nothing else: the one in <output>/model, or the one that model.name names."""
+    metrics: tuple[str, ...] | str | None = execution(None)
+    """Compute these metrics alone, such as "accuracy, f1, matthews_correlation": names that fit the task (any other
+    name lists them), or the path of a script of the library evaluate; null takes the recipe's own."""
     show: int = execution(20)
     """Write so many evaluation samples, with what the model makes of them, to predictions.jsonl in the run folder."""
 
@@ -229,6 +232,19 @@ class EvaluateConfig:
         yield from at_least(0, "evaluate.show", self.show)
         yield from at_least(1, "evaluate.every", self.every)
         yield from at_least(1, "evaluate.patience", self.patience)
+        names = self.metric_names
+        if names is not None and (not names or not all(names)):
+            yield f"evaluate.metrics is {self.metrics!r}; give names with commas between them, or leave it out"
+        elif names is not None and (twice := sorted({name for name in names if names.count(name) > 1})):
+            yield f"evaluate.metrics names {', '.join(twice)} more than once; name each metric once"
+
+    @property
+    def metric_names(self) -> tuple[str, ...] | None:
+        """The names of the metrics that are asked for; None for the recipe's own."""
+        if self.metrics is None:
+            return None
+        names = self.metrics.split(",") if isinstance(self.metrics, str) else self.metrics
+        return tuple(name.strip() for name in names)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from toolkit.output.provenance import versions
 
 NOTE = "finetune_toolkit.json"
 """The file in a saved model's folder that says how it was trained, for `toolkit predict`."""
+THRESHOLDS = "thresholds"
+"""The entry there for the probability of each label above which it is predicted, where one was chosen."""
 LOCAL = "local"
 """What stands for the id of a data set that is on no hub."""
 OF_THE_PLACE = ("output", "resume", "threads", "rehearse", "evaluate.show", "log.", "timeout.", "checkpoint.keep")
@@ -111,14 +113,30 @@ def evaluation(results: Mapping[str, Any]) -> str:
     if not metrics:
         return "It was not evaluated: the run had no evaluation data."
     columns = ["metric", "this model", "baseline"] if baseline else ["metric", "this model"]
-    rows = [
-        [name, f"{value:.4f}", f"{baseline[name]:.4f}" if name in baseline else ""] for name, value in metrics.items()
-    ]
+    rows = [[name, *(figure(side[name]) if name in side else "" for side in (metrics, baseline))] for name in metrics]
     table = "\n".join(f"| {' | '.join(row[: len(columns)])} |" for row in [columns, ["---"] * len(columns), *rows])
     trivial = " The baseline is a trivial prediction, scored on the same samples." if baseline else ""
     return (
         f"On {f'{count:,} samples' if count else 'samples'} of {evaluation_data(results)}, with the weights after step "
-        f"{results['steps']:,}. The loss is the mean over its units: tokens, samples or pairs.{trivial}\n\n{table}"
+        f"{results['steps']:,}. The loss is the mean over its units: tokens, samples or pairs.{trivial}"
+        f"{thresholds_told(results)}\n\n{table}"
+    )
+
+
+def figure(value: float) -> str:
+    """Return a metric as text; one that is not a number has no value there."""
+    return f"{value:.4f}" if math.isfinite(value) else "undefined" if math.isnan(value) else str(value)
+
+
+def thresholds_told(results: Mapping[str, Any]) -> str:
+    """Return a sentence on the thresholds of several labels, if there are any."""
+    thresholds = results.get("details", {}).get(THRESHOLDS)
+    if not thresholds:
+        return ""
+    listed = ", ".join(f"{label} {limit:g}" for label, limit in thresholds.items())
+    return (
+        " Labels whose probability is above one half are predicted; for the metrics that begin with `tuned_` above a "
+        f"threshold that is the best on these very samples, so that they promise too much: {listed}."
     )
 
 

@@ -7,12 +7,31 @@ from typing import Any
 
 import torch
 
+from toolkit.config.model import ModelConfig
 from toolkit.config.yaml import as_mapping
-from toolkit.models.card import NOTE, model_card
+from toolkit.models.card import NOTE, THRESHOLDS, model_card
+from toolkit.models.load import read_json
 from toolkit.models.lora import has_adapters, save_adapters
 from toolkit.models.private_paths import shown_settings
 from toolkit.output.private_words import settings_without_secrets
 from toolkit.output.provenance import versions
+
+
+def note_in(folder: Path) -> dict[str, Any]:
+    """Return what the toolkit has written into a model folder of its training; empty where there is nothing."""
+    try:
+        content = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def saved_thresholds(config: ModelConfig) -> dict[str, float] | None:
+    """Return the thresholds of the labels of a saved model, None where it has none."""
+    if config.name is None:
+        return None
+    found = ((read_json(config, NOTE) or {}).get("settings") or {}).get(THRESHOLDS)
+    return found if isinstance(found, dict) else None
 
 
 def pretrained_folder(
@@ -48,6 +67,8 @@ def pretrained_folder(
         tokenizer.save_pretrained(folder)
         (folder / "README.md").write_text(card, encoding="utf-8")
         settings = {**shown_settings(settings_without_secrets(as_mapping(results["config"]))), **(known or {})}
+        if thresholds := results["details"].get(THRESHOLDS):
+            settings[THRESHOLDS] = thresholds
         note = {
             "task": pipeline_tag,
             "step": results["steps"],

@@ -1,5 +1,6 @@
 """Models of Hugging Face Transformers: the embedded one, a local folder, or a hub id."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,3 +230,23 @@ def check_architecture(config: ModelConfig, settings: Any, architecture: Archite
             f"model.name is {config.name!r}, a model of type {settings.model_type}, which can't "
             f"{architecture.purpose}; give a model that Transformers has {architecture.head} for"
         )
+
+
+def read_json(config: ModelConfig, file: str) -> Any:
+    """Return a JSON file of a model's folder or hub id, or None if it has none."""
+    from transformers.utils import cached_file
+
+    path = cached_file(
+        config.name,
+        file,
+        revision=config.revision,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    if path is None:
+        return None
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file} of {config.name} is no JSON ({error}); save or download the model again") from None

@@ -23,6 +23,7 @@ from toolkit.distributed.start_runtime import start_runtime
 from toolkit.distributed.watchdog import Watchdog
 from toolkit.distributed.watchdog_verdict import Verdict
 from toolkit.errors import UserError
+from toolkit.metric_choice import with_metrics
 from toolkit.output import pipes
 from toolkit.output.result import Result
 from toolkit.output.run_folder import record_refusal
@@ -84,7 +85,8 @@ def prepared(recipe: Recipe) -> TrainState:
         UserError: what the run would refuse too.
     """
     runtime = start_in_kernel(recipe.config)
-    return prepare(runtime.together(lambda: recipe.task(recipe.config)), recipe.config, runtime)
+    config = recipe.config
+    return prepare(runtime.together(lambda: with_metrics(recipe.task(config), config)), config, runtime)
 
 
 def run(recipe: Recipe) -> Result:

@@ -30,6 +30,8 @@ class Evaluation:
     """Other results from all predictions together; in the main process alone."""
     quality: Mapping[str, Any] = field(default_factory=dict)
     """How good single predictions are, with the worst and the best; in the main process alone."""
+    undefined: Mapping[str, str] = field(default_factory=dict)
+    """Why metrics are not numbers, by name; in the main process alone."""
 
     def as_json_lines(self) -> str:
         """Return the examples, a line each; numbers and arrays of numpy become those of Python."""
@@ -65,6 +67,7 @@ def write_evaluation(
         "made": now(),
         "details": evaluation.details,
         "quality": evaluation.quality,
+        "undefined": evaluation.undefined,
     }
     write_whole(folder / NAME, json.dumps(finite_or_none(content), indent=2, default=as_plain) + "\n")
 
@@ -82,8 +85,9 @@ def evaluation_of(folder: Path, weights: Mapping[str, Any]) -> Evaluation | None
         return None
     if not isinstance(content, dict) or content.get("weights") != weights:
         return None
-    known = content["details"], content.get("quality", {})
-    return Evaluation(numbers(content["metrics"]), numbers(content["baseline"]), [], *known)
+    metrics, baseline = (numbers(content[side]) for side in ("metrics", "baseline"))
+    known = content["details"], content.get("quality", {}), content.get("undefined", {})
+    return Evaluation(metrics, baseline, [], *known)
 
 
 def weights_of_training(step: int, seal: str | None, averaged: bool = False) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from toolkit.distributed.memory import lack_of, lacks_memory
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import SharedUserError, UserError
+from toolkit.models.card import THRESHOLDS
 from toolkit.models.packing import take_padding_out
 from toolkit.output.console import SECONDS_BETWEEN_LINES, Console, clock
 from toolkit.output.provenance import versions
@@ -51,6 +52,8 @@ class Wish:
     header: Header = None
     scores: bool = False
     tokens: int | None = None
+    threshold: float | None = None
+    """Of several labels those are predicted whose probability is above it; None takes those of the model."""
     batch: int = 32
     """Samples that the model gets at once."""
     dtype: Dtype = "float32"
@@ -81,9 +84,13 @@ def predict(wish: Wish) -> None:
         runtime.phase("reading the file", patient=True)
         seen = runtime.on_main(lambda: look_at(file, wish.output.suffix.lower()))
         columns, rows = seen.columns, seen.rows
-        request = Request(columns, wish.columns, trained.columns, trained.settings, wish.scores, wish.tokens)
+        request = Request(
+            columns, wish.columns, trained.columns, trained.settings, wish.scores, wish.tokens, wish.threshold
+        )
         predictor = runtime.together(lambda: load_predictor(trained, request, wish.file))
         runtime.on_main(lambda: check_names(columns, predictor, wish.columns))
+        if wish.threshold is not None and trained.task != "text-classification":
+            raise SharedUserError(f"--threshold goes with models of several labels, and this is {trained.told}")
         parts = Parts(wish.output)
         blocks = -(-rows // ROWS_AT_ONCE)
         there = runtime.on_main(lambda: parts.begin(made_of(wish, trained, runtime), wish.overwrite))
@@ -131,6 +138,8 @@ def check_output(wish: Wish) -> None:
         problems.append(f"--batch is {wish.batch}; it must be 1 or greater")
     if wish.tokens is not None and wish.tokens < 1:
         problems.append(f"--tokens is {wish.tokens}; it must be 1 or greater")
+    if wish.threshold is not None and not 0 <= wish.threshold < 1:
+        problems.append(f"--threshold is {wish.threshold}; it must be at least 0 and below 1")
     if problems:
         raise UserError(*problems)
     with explain_disk_errors(wish.output.parent):
@@ -163,7 +172,7 @@ def made_of(wish: Wish, trained: Trained, runtime: Runtime) -> dict[str, Any]:
         "model": trained.digests,
         "file": content,
         "columns": [dict(wish.columns), wish.header],
-        "settings": [wish.scores, wish.tokens, ROWS_AT_ONCE],
+        "settings": [wish.scores, wish.tokens, ROWS_AT_ONCE, wish.threshold, trained.settings.get(THRESHOLDS)],
         "precision": [wish.dtype, runtime.precision, runtime.device.type],
         # Rows that share a batch with others are the same to the last digits alone.
         "batch": wish.batch,

@@ -1,6 +1,5 @@
 """Which model is asked, and what kind of predictions it makes: as its folder says, or by the head that it has."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,8 @@ from toolkit.config.model import Dtype, ModelConfig
 from toolkit.config.yaml import read_yaml
 from toolkit.errors import UserError
 from toolkit.models.card import NOTE
-from toolkit.models.load import model_settings
+from toolkit.models.export import note_in
+from toolkit.models.load import model_settings, read_json
 from toolkit.output.run_folder import read_record
 from toolkit.predictor import Predictor, Request
 
@@ -21,6 +21,7 @@ HEADS = {
     "ForQuestionAnswering": "question-answering",
     "ForImageClassification": "image-classification",
     "ForConditionalGeneration": "summarization",
+    "ForMaskedLM": "fill-mask",
     "ForCausalLM": "text-generation",
     "LMHeadModel": "text-generation",
 }
@@ -62,9 +63,9 @@ def find_model(model: Path | str, dtype: Dtype) -> Trained:
     config = ModelConfig(name=str(folder) if folder.is_dir() else str(model), dtype=dtype)
     if not folder.is_dir() and (str(model).startswith((".", "/", "~")) or str(model).count("/") > 1):
         raise UserError(f"there is no folder {model}; give a run folder, a model folder, or a hub id (owner/name)")
-    note = note_in(folder)
+    note = note_in(folder) if folder.is_dir() else read_json(config, NOTE) or {}
     own = None if note else model_settings(config)
-    task = note.get("task") or task_of(folder, own)
+    task = note.get("task") or task_of(config, own)
     settings = note.get("settings") or settings_of_run(folder)
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
     return Trained(
@@ -77,28 +78,19 @@ def find_model(model: Path | str, dtype: Dtype) -> Trained:
     )
 
 
-def note_in(folder: Path) -> dict[str, Any]:
-    """Return what the toolkit has written into a model folder of its training; empty where there is nothing."""
-    try:
-        content = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def settings_of_run(folder: Path) -> dict[str, Any]:
     """Return the settings of the run that a model folder is of, if it is one of a run."""
     config = folder.parent / "config.yaml"
     return dict(read_yaml(config)) if folder.name == "model" and config.is_file() else {}
 
 
-def task_of(folder: Path, settings: Any) -> str:
-    """Return what a model does, by its folder and by the class that it was saved as.
+def task_of(config: ModelConfig, settings: Any) -> str:
+    """Return what a model does, by its files and by the class that it was saved as.
 
     Raises:
         UserError: nothing that can be predicted.
     """
-    if (folder / "modules.json").is_file():
+    if read_json(config, "modules.json") is not None:
         return "feature-extraction"
     names = list(settings.architectures or [])
     for name in names:
@@ -106,8 +98,8 @@ def task_of(folder: Path, settings: Any) -> str:
             if name.endswith(ending):
                 return task
     raise UserError(
-        f"it can't be told what {folder} predicts: its config.json has the architecture "
-        f"{', '.join(names) or '(none)'}; models are asked that end with {', '.join(HEADS)}, or whose folder is one of "
+        f"it can't be told what {config.name} predicts: its config.json has the architecture "
+        f"{', '.join(names) or '(none)'}; models are asked that end with {', '.join(HEADS)}, or that are those of "
         "sentence_transformers"
     )
 
@@ -144,7 +136,15 @@ def load_predictor(trained: Trained, request: Request, file: Path) -> Predictor:
             from toolkit.tasks.seq2seq import prediction as texts
 
             return texts.predictor(config, request)
+        case "fill-mask":
+            from toolkit.tasks.language_modeling import prediction as words
+
+            return words.predictor(config, request)
         case "text-generation":
+            from toolkit.tasks.dpo import prediction as preferences
+
+            if preferences.has_pairs(request):
+                return preferences.predictor(config, request)
             from toolkit.tasks.sft import prediction as replies
 
             return replies.predictor(config, request)

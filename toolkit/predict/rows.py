@@ -268,6 +268,8 @@ class ParquetWriter:
         if self.writer is None:
             kinds = {"text": pa.string(), "number": pa.float64(), "place": pa.int64()}
             kinds |= {"texts": pa.list_(pa.string()), "vector": pa.list_(pa.float64())}
+            guess = pa.struct([("token", pa.string()), ("score", pa.float64())])
+            kinds["guesses"] = pa.list_(pa.list_(guess))
             of_input = [
                 (field.name, pa.string() if pa.types.is_null(field.type) else field.type) for field in self.known
             ]

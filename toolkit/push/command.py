@@ -266,7 +266,7 @@ def say(
 
 def message_for(model: Path, folder: Path) -> str:
     """Return the message of the commit where none is given: which step of which run."""
-    from toolkit.predict.models import note_in
+    from toolkit.models.export import note_in
 
     step = note_in(folder).get("step")
     name = (folder.parent if folder.name == "model" else folder).resolve().name

@@ -85,9 +85,12 @@ def try_evaluation(task: Task, config: Config, runtime: Runtime, model: torch.nn
     metric = config.checkpoint.best.partition(" ")[2].strip()
     of_groups = [f"{group}/{name}" for group in task.data.groups for name in found.metrics] if found else []
     if found and metric not in (*found.metrics, *of_groups):
+        own = [name for name in task.named_metrics if name in found.metrics]
+        wanted = metric.rpartition("/")[2]
+        named = f', or have it computed: --evaluate.metrics "{", ".join([*own, wanted])}"'
         raise UserError(
             f"checkpoint.best is {config.checkpoint.best!r}, but the evaluation gives {', '.join(found.metrics)}; "
-            "name one of these"
+            f"name one of these{named if wanted in task.named_metrics else ''}"
         )
     return found
 

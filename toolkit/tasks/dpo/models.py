@@ -103,6 +103,10 @@ def completion_log_probabilities(model: Any, batch: dict[str, torch.Tensor]) -> 
     return -each.sum(1, dtype=torch.float64)
 
 
+SCORES = ("preference_accuracy", "margin", "reward_chosen", "reward_rejected")
+"""The names of what `preference_scores` returns."""
+
+
 def preference_scores(predictions: Any, references: Any) -> Scores:
     """Return the share of pairs that are ranked right, the mean margin, and the mean reward of both sides.
 

@@ -215,7 +215,14 @@ class Questions(DataRead):
                 "tokens, or than what two windows share"
             )
         return QuestionWindowData(
-            train, evaluate, self.files, self.workers, self.summary | summary, self.inputs, self.groups
+            train,
+            evaluate,
+            self.files,
+            self.workers,
+            self.summary | summary,
+            self.inputs,
+            self.groups,
+            item_of=evaluate.question_of,
         )
 
     def guesses(self) -> list[str]:

@@ -9,6 +9,8 @@ import numpy as np
 
 from toolkit.metrics import Scores
 
+SCORES = ("exact_match", "f1", "no_answer_accuracy", "answered_exact_match", "answered_f1")
+"""The names of what `answer_scores` returns; the last three only where some questions have no answer."""
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 

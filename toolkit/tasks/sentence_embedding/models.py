@@ -14,7 +14,7 @@ from toolkit.data.text_columns import length_limit
 from toolkit.errors import UserError
 from toolkit.losses import full_precision, output_of
 from toolkit.models.export import pretrained_folder
-from toolkit.models.load import IMAGES_AND_TEXTS, TEXT_ENCODER, load_model, model_settings
+from toolkit.models.load import IMAGES_AND_TEXTS, TEXT_ENCODER, load_model, model_settings, read_json
 from toolkit.models.tiny import encoder
 from toolkit.models.usage import VECTORS
 
@@ -83,7 +83,7 @@ def pooling_of(config: EmbeddingModelConfig) -> Pooling:
     """
     if config.pooling is not None or config.name is None:
         return config.pooling or "mean"
-    modules = _read(config, "modules.json") or []
+    modules = read_json(config, "modules.json") or []
     others = [str(module["type"]) for module in modules if str(module["type"]).rpartition(".")[2] not in MODULES]
     if others:
         raise UserError(
@@ -91,7 +91,7 @@ def pooling_of(config: EmbeddingModelConfig) -> Pooling:
             "say with --model.pooling mean (or cls) that they are to be left out, or take another model"
         )
     path = next((str(module["path"]) for module in modules if str(module["type"]).endswith(".Pooling")), "1_Pooling")
-    found = _read(config, f"{path}/config.json")
+    found = read_json(config, f"{path}/config.json")
     if found is None:
         return "mean"
     modes = [name for name, names in POOLING_KEYS.items() if any(found.get(key) for key in names)]
@@ -149,23 +149,3 @@ def embedding_folder(
 def _write(path: Path, content: Any) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _read(config: ModelConfig, file: str) -> Any:
-    """Return a JSON file of a model's folder or hub id, or None if it has none."""
-    from transformers.utils import cached_file
-
-    path = cached_file(
-        config.name,
-        file,
-        revision=config.revision,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    if path is None:
-        return None
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file} of {config.name} is no JSON ({error}); save or download the model again") from None

@@ -19,6 +19,7 @@ from toolkit.metrics import Scores
 from toolkit.task import Batch, Metric, Postprocessed, TaskData
 from toolkit.tasks.sft.data import TokenizedChats
 from toolkit.tasks.sft.tokens import TokenizedConversations, reply_span
+from toolkit.text_metrics import named_text_metrics
 
 DIGITS_APART = re.compile(r"(?<=\d),(?=\d{3})")
 
@@ -186,6 +187,20 @@ class Replies:
     def metrics(self) -> list[Metric]:
         """The metrics of replies; none where no reply is asked for."""
         return [partial(final_answers, mark=self.config.final_answer)] if self.config.tokens else []
+
+    @property
+    def named_metrics(self) -> dict[str, Metric]:
+        """The metrics of replies that evaluate.metrics can name; all but exact_match compare whole replies."""
+        if not self.config.tokens:
+            return {}
+        alike = {metric: partial(beside_one, metric) for metric in named_text_metrics().values()}
+        of_texts = {name: alike[metric] for name, metric in named_text_metrics().items()}
+        return of_texts | {"exact_match": self.metrics[0]}
+
+
+def beside_one(metric: Metric, predictions: Sequence[str], references: Sequence[str]) -> Mapping[str, float]:
+    """Return the scores of a metric of texts with several references each, where they have one."""
+    return metric(predictions, [[reference] for reference in references])
 
 
 def generated_replies(

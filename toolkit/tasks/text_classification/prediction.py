@@ -11,13 +11,17 @@ from toolkit.data.collate import fillers_of, pad
 from toolkit.data.columns import PAIR_NAMES, TEXT_NAMES, plain_name
 from toolkit.data.text_columns import length_limit
 from toolkit.errors import UserError
+from toolkit.label_metrics import HALF
 from toolkit.losses import full_precision, logits_of
+from toolkit.models.card import THRESHOLDS
 from toolkit.models.heads import sequence_classifier
 from toolkit.models.load import model_settings
 from toolkit.models.tokenizer import tokenizer
 from toolkit.predictor import Encoded, Predictor, Request, Row, encoded_texts, rounded
 from toolkit.task import Batch
 
+SHOWN = 10
+"""Labels whose thresholds are shown."""
 KINDS = {
     "single_label_classification": "single",
     "multi_label_classification": "multi",
@@ -35,6 +39,7 @@ def predictor(config: ModelConfig, request: Request) -> Predictor:
     labels = [name for _, name in sorted((own.id2label or {}).items())]
     kind = KINDS.get(own.problem_type or "", "single" if len(labels) > 1 else "regression")
     columns = text_columns(request)
+    thresholds = thresholds_of(request, labels, kind)
     tokens = tokenizer(config, (), "")
     limit = request.setting("data", "max_length", None) or length_limit(tokens)
     model = sequence_classifier(
@@ -48,9 +53,47 @@ def predictor(config: ModelConfig, request: Request) -> Predictor:
         partial(encoded_texts, tokens, columns, limit),
         lambda samples: pad(samples, fillers, tokens.padding_side),
         partial(probabilities, kind),
-        partial(decode, kind, labels, request.scores),
-        {"text": " and ".join(map(repr, columns)), "labels": f"{len(labels)}" if kind != "regression" else "a number"},
+        partial(decode, kind, labels, request.scores, thresholds),
+        {
+            "text": " and ".join(map(repr, columns)),
+            "labels": f"{len(labels)}" if kind != "regression" else "a number",
+            **thresholds_line(request, thresholds),
+        },
     )
+
+
+def thresholds_of(request: Request, labels: Sequence[str], kind: str) -> dict[str, float]:
+    """Return the probability of each label above which it is predicted: the one that is given, or those that were
+    chosen when the model was trained, or one half. Empty where a text has one label.
+
+    Raises:
+        UserError: a threshold is given, and there is nothing to decide by it.
+    """
+    if kind != "multi":
+        if request.threshold is not None:
+            raise UserError(
+                f"--threshold is {request.threshold}, and this model gives a text one label, or a number; leave it out"
+            )
+        return {}
+    chosen = request.settings.get(THRESHOLDS) or {}
+    return {
+        label: request.threshold if request.threshold is not None else float(chosen.get(label, HALF))
+        for label in labels
+    }
+
+
+def thresholds_line(request: Request, thresholds: Mapping[str, float]) -> dict[str, str]:
+    """Return a line for the user on the thresholds, where there are any."""
+    if not thresholds:
+        return {}
+    several = sorted(set(thresholds.values()))
+    if len(several) == 1:
+        return {"threshold": f"{several[0]:g} for each label"}
+    shown = ", ".join(f"{label} {value:g}" for label, value in [*thresholds.items()][:SHOWN])
+    more = f", ... ({len(thresholds)} in all)" if len(thresholds) > SHOWN else ""
+    return {
+        "thresholds": f"{shown}{more}, chosen on the evaluation data of the training (--threshold 0.5 takes others)"
+    }
 
 
 def text_columns(request: Request) -> list[str]:
@@ -96,7 +139,13 @@ def probabilities(kind: str, model: torch.nn.Module, batch: Batch) -> list[list[
 
 
 def decode(
-    kind: str, labels: Sequence[str], scores: bool, rows: Sequence[Row], encoded: Encoded, found: Sequence[list[float]]
+    kind: str,
+    labels: Sequence[str],
+    scores: bool,
+    thresholds: Mapping[str, float],
+    rows: Sequence[Row],
+    encoded: Encoded,
+    found: Sequence[list[float]],
 ) -> Mapping[int, Mapping[str, Any]]:
     """Return label and score of each row."""
     made: dict[int, dict[str, Any]] = {}
@@ -106,8 +155,7 @@ def decode(
             case "regression":
                 made[place] = {"prediction": rounded(values[0])}
             case "multi":
-                # A logit above 0, as in the evaluation.
-                chosen = [name for name, value in zip(labels, values, strict=True) if value > 0.5]
+                chosen = [name for name, value in zip(labels, values, strict=True) if value > thresholds[name]]
                 made[place] = {"prediction": chosen, "scores": by_label}
             case _:
                 best = max(range(len(values)), key=values.__getitem__)

@@ -240,7 +240,10 @@ class TaggedSentences(DataRead):
                 f"{self.commonest!r}"
             )
         train, evaluate = parts
-        return TaggedData(train, evaluate, self.files, self.workers, self.summary | summary, self.inputs, self.groups)
+        texts = self.summary | summary
+        return TaggedData(
+            train, evaluate, self.files, self.workers, texts, self.inputs, self.groups, item_of=evaluate.sentence
+        )
 
     def postprocess(self, windows: TaggedWindows, predictions: Mapping[int, Any]) -> Postprocessed:
         """Return tags by sentence, and how sure the model is of them.

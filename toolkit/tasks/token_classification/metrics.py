@@ -3,7 +3,9 @@
 import warnings
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
+from toolkit.class_metrics import averages
 from toolkit.errors import require
 from toolkit.metrics import Scores
 from toolkit.task import Metric
@@ -20,6 +22,35 @@ def tag_metrics(kind: str) -> list[Metric]:
         return [word_accuracy, word_macro_f1]
     require("seqeval.metrics", "tag", "entity F1")
     return [entity_f1, word_accuracy]
+
+
+def named_tag_metrics(kind: str, tags: Sequence[str]) -> dict[str, Metric]:
+    """Return the metrics that `evaluate.metrics` can name, of words with these tags."""
+    of_words: dict[str, Metric] = {"accuracy": word_accuracy, "macro_f1": word_macro_f1}
+    of_words |= dict.fromkeys(("weighted_f1", "macro_precision", "macro_recall"), word_averages)
+    if kind != "bio":
+        return of_words
+    types = sorted({tag[2:] for tag in tags if tag[:2] in ("B-", "I-")})
+    found: dict[str, Metric] = dict.fromkeys((f"entity_{short}" for short in NAMES), entity_f1)
+    found |= dict.fromkeys((f"strict_{short}" for short in NAMES), strict_entities)
+    return found | of_words | {f"{short}_{name}": entity_f1 for short in NAMES for name in types}
+
+
+def word_averages(predictions: Tags, references: Tags) -> Scores:
+    """Return precision, recall and F1 of each tag over words, averaged."""
+    return averages(list(chain(*predictions)), list(chain(*references)))
+
+
+def strict_entities(predictions: Tags, references: Tags) -> Scores:
+    """Return precision, recall and F1 of whole entities in seqeval's strict mode: an entity begins with B- alone."""
+    seqeval, scheme = (require(name, "tag", "entity F1") for name in ("seqeval.metrics", "seqeval.scheme"))
+    options: dict[str, Any] = {"mode": "strict", "scheme": scheme.IOB2, "zero_division": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {
+            f"strict_{short}": float(getattr(seqeval, f"{short}_score")(references, predictions, **options))
+            for short in NAMES
+        }
 
 
 def entity_f1(predictions: Tags, references: Tags) -> Scores:
