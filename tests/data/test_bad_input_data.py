@@ -47,7 +47,7 @@ def test_missing_file_with_the_nearest_name(classify: Classify, write: Write) ->
         ("a.json", "[]", ["a.json has no rows, or only empty ones; give one with rows"]),
         ("a.csv", b"text,label\nplain,a\ncaf\xe9,b\n", ["a.csv, line 3: not UTF-8 (byte 0xe9", "iconv -f"]),
         ("a.jsonl", b'{"text": "caf\xe9", "label": 1}\n', ["a.jsonl, line 1: not UTF-8 (byte 0xe9"]),
-        ("a.csv", "text,label\none,a\n".encode("utf-16"), ["a.csv is UTF-16, not UTF-8; convert it"]),
+        ("a.csv", "text,label\none,a\n".encode("utf-16"), ["a.csv is UTF-16, not UTF-8; convert it: iconv"]),
         ("a.csv", "text,label\none,a\ntwo,b,c\n", ["a.csv, line 3: 3 fields, but the header has 2", "double quotes"]),
         ("a.csv", 'text,label\none,a\n"two,b\n', ["a.csv, line 3: malformed (a quote that opens there is never clos"]),
         ("a.tsv", "text\tlabel\none\n", ["a.tsv, line 2: 1 field, but the header has 2 ('text', 'label')"]),

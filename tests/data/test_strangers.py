@@ -159,7 +159,12 @@ REFUSED: dict[str, tuple[str, str | bytes, list[str] | bool | None, list[str]]] 
         ["looks like the names of the columns ('body', 'stars')", "leave data.header out"],
     ),
     "the very names": ("a.csv", "text,label\na,x\nb,y\n", ["text", "label"], ["'text' would be learned from"]),
-    "no csv": ("a.jsonl", lines({"text": "a"}), False, ["data.header is given, but no csv or tsv file was read"]),
+    "no csv": (
+        "a.jsonl",
+        lines({"text": "a"}),
+        False,
+        ["data.header is given, but no csv, tsv or Excel file was read"],
+    ),
     "TREC": (
         "train_5500.label",
         "DESC:manner How did serfdom end ?\nENTY:cremat What films ?\n" * 3,
@@ -167,7 +172,7 @@ REFUSED: dict[str, tuple[str, str | bytes, list[str] | bool | None, list[str]]] 
         [
             "has the ending .label; read are .csv",
             "'DESC:manner How did serfdom end ?'",
-            r"sed 's/ /\t/' train_5500.label > train_5500.tsv",
+            "if each line is a label, a space and a text, say so with",
             '--data.header "[label, text]"',
         ],
     ),
@@ -178,12 +183,11 @@ REFUSED: dict[str, tuple[str, str | bytes, list[str] | bool | None, list[str]]] 
         ["a.txt is a text without tabs", "ln -s a.txt a.txt.csv"],
     ),
     "blank lines": ("a.data", "\n\n", None, ["nothing but blank lines"]),
-    "Excel": ("a.xlsx", BOOK, None, ["a.xlsx is an Excel workbook; open it", '"CSV UTF-8"']),
-    "Excel called csv": ("a.csv", BOOK, None, ["a.csv is an Excel workbook"]),
-    "older Excel": ("a.xls", OLD_BOOK, None, ["a.xls is an Excel workbook"]),
+    "Excel": ("a.xlsx", BOOK, None, ["a.xlsx is no readable Excel workbook", "save it again"]),
+    "binary Excel": ("a.xlsb", workbook("xl/workbook.bin"), None, ["a.xlsb is a binary Excel workbook"]),
+    "older Excel": ("a.xls", OLD_BOOK, None, ["a.xls is an Excel workbook", 'save it as ".xlsx"']),
     "older Excel called csv": ("a.csv", OLD_BOOK, None, ["a.csv is an Excel workbook"]),
     "OpenDocument": ("a.csv", workbook("mimetype", "content.xml"), None, ["an OpenDocument file"]),
-    "zip called csv": ("a.csv", workbook("rows.csv"), None, ["a zip archive; unpack it"]),
     "Git LFS": (
         "a.parquet",
         "version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
@@ -288,7 +292,7 @@ def test_the_setting_that_a_message_gives_loses_no_row(content: str) -> None:
 def test_header_where_nothing_has_one() -> None:
     write("d/train.jsonl", lines({"text": "a", "label": 1}))
     write("a.words", "Ada B-x\nran O\n")
-    assert "data.header is given, but no csv or tsv file was read" in refusal(
+    assert "data.header is given, but no csv, tsv or Excel file was read" in refusal(
         lambda: DataConfig(name="d", header=False).tables(nowhere)
     )
     assert "data.header is given, but of the files some are read as CoNLL" in refusal(
@@ -511,5 +515,6 @@ def test_documents_of_any_ending() -> None:
     tagged = TaggedTexts(train="a.words", eval="b.txt").read()
     assert (len(tagged.train), len(tagged.evaluate)) == (2, 1)
     write("words.xlsx", BOOK)
-    assert "is an Excel workbook" in refusal(Documents(train="words.xlsx").read)
-    assert "is an Excel workbook" in refusal(TaggedTexts(train="words.xlsx").read)
+    assert "is no readable Excel workbook" in refusal(Documents(train="words.xlsx").read)
+    write("words.words", BOOK)
+    assert "words.words is an Excel workbook; give a text file" in refusal(TaggedTexts(train="words.words").read)

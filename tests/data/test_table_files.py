@@ -180,7 +180,9 @@ def test_parquet_of_pandas_categories_and_index() -> None:
         ("a.parquet", b"PAR1 nothing of the kind", "a.parquet is no readable parquet file"),
         ("a.log", "x", r"a.log has the ending .log; read are .csv, .tsv, .json"),
         ("a", "x", r"a has the ending \(none\)"),
-        ("a.zip", "x", r"a.zip is packed \(.zip\); unpack it"),
+        ("a.zip", "x", r"a.zip is no zip file, by its content"),
+        ("a.tar.gz", "x", r"a.tar.gz is packed \(.tar.gz\); unpack it with: tar -xf a.tar.gz"),
+        ("a.7z", "x", r"a.7z is packed \(.7z\); unpack it \(only zip"),
     ],
 )
 def test_bad_file(name: str, content: str | bytes, match: str) -> None:

@@ -107,7 +107,8 @@ def test_hub_splits(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             DatasetNotFoundError("Dataset 'a/b' doesn't exist on the Hub or cannot be accessed."),
             None,
-            "'a/b' does not exist on the hub, or is private.*hf auth login.*local file or folder",
+            "'a/b' does not exist on the hub, or is private.*hf auth login; if b is a configuration of a, give "
+            "--data.name a --data.config b; .*local file or folder",
         ),
         (
             DatasetNotFoundError("Dataset 'a/b' is a gated dataset on the Hub."),

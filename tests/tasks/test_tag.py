@@ -386,15 +386,18 @@ def sorted_f1(wanted: list[list[str]], predicted: list[list[str]]) -> list[float
 
 def test_conll_files() -> None:
     four = "-DOCSTART- -X- O O\n\nEU NNP I-NP B-ORG\nrejects VBZ I-VP O\n\n\n# NN O O\n"
-    table = conll_table(four.splitlines(keepends=True), "a.txt")
+    table = conll_table(four.splitlines(keepends=True), "a.txt")[0]
     assert table["tokens"].to_pylist() == [["EU", "rejects"], ["#"]]
     assert table["tags"].to_pylist() == [["B-ORG", "O"], ["O"]]
     assert table["column_2"].to_pylist() == [["NNP", "VBZ"], ["NN"]]
     tabs = "# id = 1\r\nNew York\tB-loc\r\n\u00a0\tO\r\n\t\r\nend\tO"
-    assert conll_table(tabs.splitlines(keepends=True), "a")["tokens"].to_pylist() == [["New York", "\u00a0"], ["end"]]
+    assert conll_table(tabs.splitlines(keepends=True), "a")[0]["tokens"].to_pylist() == [
+        ["New York", "\u00a0"],
+        ["end"],
+    ]
     # What announces a document has fields of its own.
     for announced in ("-DOCSTART-\n", "-DOCSTART- -X- -X- O\n", "-DOCSTART-\tO\n"):
-        assert conll_table([announced, "\n", "a\tO\n", announced, "b\tO\n"], "a")["tokens"].to_pylist() == [
+        assert conll_table([announced, "\n", "a\tO\n", announced, "b\tO\n"], "a")[0]["tokens"].to_pylist() == [
             ["a"],
             ["b"],
         ]

@@ -36,6 +36,16 @@ PAIR_NAMES = (
     ("question", "answer"),
 )
 
+IN_ORDER = (
+    ("text", "label"),
+    ("source", "target"),
+    ("prompt", "completion"),
+    ("prompt", "chosen", "rejected"),
+    ("question", "context", "answers"),
+    ("anchor", "positive"),
+)
+"""How the columns of a task are often ordered, for messages: the user knows what the file holds."""
+
 NUMBER = re.compile(r"[+-]?([0-9]+([.,][0-9]+)?|[.,][0-9]+)([eE][+-]?[0-9]+)?")
 """A number as tables have them, also with a decimal comma."""
 NAME_LENGTH = 40
@@ -140,7 +150,7 @@ def find_column(
         usual = ", ".join(name for tier in tiers for name in tier)
         raise UserError(
             f"cannot tell which column holds {what} (usual names are {usual}); the data has {_listed(existing)}: "
-            f"give --data.{flag} COLUMN{_header_hint(existing)}"
+            f"give --data.{flag} COLUMN{_header_hint(existing, flag)}"
         )
     return found
 
@@ -169,7 +179,7 @@ def plain_name(name: str) -> str:
 def _missing(existing: Sequence[str], flag: str, name: str) -> str:
     near = get_close_matches(name.lower(), [column.lower() for column in existing], n=1)
     nearest = next((f"; did you mean {column!r}?" for column in existing if near and column.lower() == near[0]), "")
-    return f"data.{flag} is {name!r}, but the data has {_listed(existing)}{nearest}{_header_hint(existing)}"
+    return f"data.{flag} is {name!r}, but the data has {_listed(existing)}{nearest}{_header_hint(existing, flag)}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -194,10 +204,12 @@ def look_like_data(names: Sequence[str]) -> bool:
     )
 
 
-def _header_hint(existing: Sequence[str]) -> str:
+def _header_hint(existing: Sequence[str], flag: str = "text") -> str:
     if not look_like_data(existing):
         return ""
+    first = next((names for names in IN_ORDER if flag in names), IN_ORDER[0])[: len(existing)]
+    names = [*first, *(f"column {number}" for number in range(len(first) + 1, len(existing) + 1))]
     return (
         "; if these are the first row of data because the file has no header, say so with --data.header false, or name "
-        'the columns in their order, such as --data.header "[text, label]"'
+        f'the columns in their order, such as --data.header "[{", ".join(names)}]"'
     )

@@ -27,7 +27,8 @@ class DataConfig:
     config: str | None = locates(None)
     """The configuration of a hub data set that has several."""
     train: str | None = locates(None)
-    """Training data: a file, or the name of a split or of a file in data.name."""
+    """Training data: a file, a folder, or the name of a split or of a file in data.name. A table inside of a file has
+    its name behind it: rows.zip/train.csv, book.xlsx/Sheet1, rows.json/items."""
     eval: str | None = locates(None)
     """Evaluation data, given like data.train; null holds out training rows if data.name brings none."""
     eval_sets: dict[str, str] | None = locates(None)
@@ -36,8 +37,8 @@ class DataConfig:
     group: str | None = None
     """The column whose values divide the evaluation rows into groups with metrics of their own; null has none."""
     header: bool | list[str] | None = locates(None)
-    """Whether the first line of csv and tsv files names the columns: false if it is data, or a list of their names;
-    true takes it for names in any case, and null refuses it where it looks like data."""
+    """Whether the first line of csv, tsv and Excel files names the columns: false if it is data, or a list of their
+    names; true takes it for names in any case, and null refuses it where it looks like data."""
     held_out: float = 0.1
     """The share of the training rows that is held out where there is no evaluation data."""
     max_rows: int | None = None

@@ -4,12 +4,16 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeVar
 
-from toolkit.data.files import ENDINGS, format_of
+from toolkit.data.endings import ENDINGS, data_of_folder, format_of
+from toolkit.data.formats.archive import archive_of, is_file
+from toolkit.data.formats.content import form_of_packed
+from toolkit.data.formats.inside import divided
 from toolkit.errors import UserError
 
 Named = TypeVar("Named")
@@ -17,8 +21,6 @@ Meant = TypeVar("Meant")
 TRAIN = ("train", "training")
 VALIDATION = ("validation", "valid", "val", "dev", "eval", "evaluation")
 TEST = ("test", "testing")
-DESCRIPTIONS = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
-"""Files that describe the data next to them, in folders that `datasets` wrote."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Found:
 def named_files(name: str | None, train: str | None, evaluate: str | None) -> tuple[Path | None, Path | None]:
     """Return where the training and the evaluation data would lie if data.name, data.train and data.eval name files."""
     folder = path_of(name) if name else Path()
-    if name and is_file(folder):
+    if name and is_file(folder) and not train:
         neighbour = folder.parent / evaluate if evaluate else None
         return folder, neighbour if neighbour is None or is_file(neighbour) else Path(str(evaluate))
     first, second = (None if given is None else folder / path_of(given) for given in (train, evaluate))
@@ -46,14 +48,6 @@ def named_files(name: str | None, train: str | None, evaluate: str | None) -> tu
 def path_of(given: str) -> Path:
     """Return the path that a setting gives; "~" is the user's home."""
     return Path(os.path.expanduser(given))  # noqa: PTH111 (Path.expanduser fails on ~unknown)
-
-
-def is_file(path: Path) -> bool:
-    """Tell whether there is such a file that may be read."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False  # what may not be read, or a name that is too long: whoever reads tables says so
 
 
 def for_both(find: Callable[[str, str | None], Meant], train: str | None, evaluate: str | None) -> tuple[Meant, Meant]:
@@ -80,6 +74,21 @@ def find_files(folder: Path, config: str | None, train: str | None, evaluate: st
     """
     root = folder if config is None else _subfolder(folder, config)
     available = data_files(root)
+    found = _find(root, available, train, evaluate)
+    return replace(found, origin=f"folder {folder}" + (f" (config {config})" if config else "") + f": {found.origin}")
+
+
+def find_inside(file: Path, tables: Sequence[Path], train: str | None, evaluate: str | None) -> Found:
+    """Return the `tables` in a file that `train` and `evaluate` name or match, or, where null, the conventional ones.
+
+    Raises:
+        UserError: with all problems of both.
+    """
+    found = _find(file, tables, train, evaluate)
+    return replace(found, origin=f"{file}: {found.origin}")
+
+
+def _find(root: Path, available: Sequence[Path], train: str | None, evaluate: str | None) -> Found:
     to_train, to_evaluate = for_both(
         lambda field, wanted: _matching(root, available, field, wanted) if wanted else [], train, evaluate
     )
@@ -92,7 +101,7 @@ def find_files(folder: Path, config: str | None, train: str | None, evaluate: st
         to_evaluate = _unambiguous(root, to_evaluate)
     for files in (to_train, to_evaluate):
         one_format(files)
-    origin = f"folder {folder}" + (f" (config {config})" if config else "") + f": {listing(root, to_train)}"
+    origin = listing(root, to_train)
     if to_evaluate:
         origin += f"; evaluation: {listing(root, to_evaluate)}{remark}"
     return Found(to_train, to_evaluate, origin)
@@ -123,12 +132,10 @@ def data_files(folder: Path) -> list[Path]:
         path
         for path in sorted(folder.rglob("*"))
         if format_of(path)
-        and path.name not in DESCRIPTIONS
         and not any(part.startswith((".", "__")) for part in path.relative_to(folder).parts)
         and path.is_file()
     ]
-    # A text next to data is a note on it.
-    files = [path for path in files if format_of(path) != "text"] or files
+    files = data_of_folder(files)
     if not files:
         raise UserError(f"the folder {folder} has no data files; read are {ENDINGS}")
     return files
@@ -170,18 +177,23 @@ def _training_files(root: Path, available: Sequence[Path]) -> list[Path]:
         if chosen := [path for path in available if kinds[path] in words]:
             return chosen
     names = ", ".join(str(path.relative_to(root)) for path in available)
+    place = root if is_file(root) else f"the folder {root}"
     raise UserError(
-        f"the folder {root} has nothing to train on, only {names or 'what data.eval names'}; "
-        "name a file in it with data.train"
+        f"{place} has nothing to train on, only {names or 'what data.eval names'}; name a file in it with data.train"
     )
 
 
 def _matching(root: Path, available: Sequence[Path], field: str, wanted: str) -> list[Path]:
     path = root / wanted
-    if path.is_file():
+    if path in available or is_file(path):
         return [path]
     if path.is_dir():
         return data_files(path)
+    inside = is_file(root)
+    if inside and (matches := [one for one in available if path in one.parents]):
+        return matches  # a folder in an archive
+    if inside and (matches := matching_names(available, root, wanted)):
+        return matches
     if any(sign in wanted for sign in "*?["):
         with suppress(ValueError, NotImplementedError):  # no pattern after all: below, a name that does not exist
             matched = set(root.glob(wanted))
@@ -189,10 +201,17 @@ def _matching(root: Path, available: Sequence[Path], field: str, wanted: str) ->
                 return matches
     if matches := [one for one in available if kind_of(one.relative_to(root)) == wanted]:
         return _unambiguous(root, matches)
+    if inside and (form_of_packed(root) != "zip" or archive_of(divided(path)[0]) is not None):
+        return [path]  # a sheet or a key in it: whoever reads it says which there are
     raise UserError(
-        f"{field} is {wanted!r}, but the folder {root} has no such file"
+        f"{field} is {wanted!r}, but {'' if inside else 'the folder '}{root} has no such {'part' if inside else 'file'}"
         + near(wanted, (str(one.relative_to(root)) for one in available))
     )
+
+
+def matching_names(tables: Sequence[Path], file: Path, pattern: str) -> list[Path]:
+    """Return the tables inside of a file whose names a pattern matches, such as *.csv."""
+    return [one for one in tables if fnmatchcase(one.relative_to(file).as_posix(), pattern)]
 
 
 def _unambiguous(root: Path, files: list[Path]) -> list[Path]:

@@ -142,9 +142,11 @@ def _reason(name: str, config: str | None, error: Exception) -> str | None:
                 f"the data set {name!r} is gated on the hub; ask for access at https://huggingface.co/datasets/{name} "
                 "and log in with: hf auth login"
             )
+        whole, slash, part = name.partition("/")
+        parts = f"; if {part} is a configuration of {whole}, give --data.name {whole} --data.config {part}"
         return (
             f"the data set {name!r} does not exist on the hub, or is private; if it is private, log in with: "
-            f"hf auth login; {local}"
+            f"hf auth login{parts if slash and config is None else ''}; {local}"
         )
     if isinstance(error, ConnectionError) or any(type(one).__module__.startswith("httpx") for one in chain):
         return f"the data set {name!r} is not in the local cache, and the hub can't be reached from here; {local}"

@@ -4,20 +4,33 @@
 """
 
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit.data.archives import members
 from toolkit.data.discovery import (
+    TRAIN,
     Found,
     data_files,
     find_files,
+    find_inside,
     for_both,
+    kind_of,
     listing,
+    matching_names,
     near,
     one_format,
     path_of,
 )
-from toolkit.data.files import FORMATS, FileOptions, read_files
+from toolkit.data.endings import FORMATS, format_of
+from toolkit.data.files import FileOptions, read_files
+from toolkit.data.formats.archive import file_on_disk, is_file, names_in
+from toolkit.data.formats.content import form_of_packed
+from toolkit.data.formats.excel import sheets_in
+from toolkit.data.formats.inside import SeveralTablesError, divided
+from toolkit.data.formats.json import lists_in
+from toolkit.data.formats.text import file_errors
 from toolkit.data.hub import HUB_ID, hub_splits, is_saved, load_saved, saved_splits
 from toolkit.errors import UserError
 
@@ -65,19 +78,23 @@ def read_splits(
     if not name:
         return _from_paths(config, train, evaluate, options)
     place = path_of(name)
-    if not _exists(place):
+    if not (_exists(place) or divided(place)[1] is not None or is_file(place)):
         if _looks_like_a_path(name):
             raise UserError(_missing("data.name", name))
         options.no_header_in(f"{name} is a data set of the hub")
         return Splits(*hub_splits(name, config, train, evaluate))
     if place.is_dir():
         return _from_folder(place, config, train, evaluate, options)
+    neighbour = place.parent / evaluate if evaluate else None
+    is_beside = neighbour is not None and neighbour.exists()
+    is_inside = evaluate is not None and not is_beside and not _exists(path_of(evaluate))
+    if not config and (train or is_inside) and (tables := tables_in(place)):
+        return _read(find_inside(place, tables, train, evaluate), options)
     if config or train:
         field, value = ("data.train", train) if train else ("data.config", config)
         raise UserError(f"data.name is the file {name} and {field} is {value!r}; leave one of them out")
     # Next to the file first: data.name and data.eval then read as two files of one place.
-    neighbour = place.parent / evaluate if evaluate else None
-    return _from_paths(None, name, str(neighbour) if neighbour and neighbour.exists() else evaluate, options)
+    return _from_paths(None, name, str(neighbour) if is_beside else evaluate, options, place)
 
 
 def _from_folder(
@@ -91,7 +108,10 @@ def _from_folder(
     return _read(find_files(folder, config, train, evaluate), options)
 
 
-def _from_paths(config: str | None, train: str | None, evaluate: str | None, options: FileOptions) -> Splits:
+def _from_paths(
+    config: str | None, train: str | None, evaluate: str | None, options: FileOptions, root: Path | None = None
+) -> Splits:
+    """Read files, of which `train` is data.train, or the file `root` that data.name gives."""
     if not train:
         raise UserError("data.name and data.train are both null; give a file, a folder or a hub id with one of them")
     if config:
@@ -100,11 +120,43 @@ def _from_paths(config: str | None, train: str | None, evaluate: str | None, opt
         return _from_folder(path_of(train), None, None, None, options)
     to_train, to_evaluate = for_both(lambda field, given: _files(field, given) if given else [], train, evaluate)
     origin = listing(Path(), to_train) + (f"; evaluation: {listing(Path(), to_evaluate)}" if to_evaluate else "")
-    return _read(Found(to_train, to_evaluate, origin), options)
+    try:
+        return _read(Found(to_train, to_evaluate, origin), options)
+    except SeveralTablesError as several:
+        if [several.file] == to_train and (chosen := _by_convention(several, evaluate, options)) is not None:
+            return _read(chosen, options)
+        trained_on = any(file == several.file or file in several.file.parents for file in to_train)
+        field = "--data.train" if trained_on else "--data.eval"
+        raise UserError(several.with_flag(field, root)) from None
+
+
+def _by_convention(several: SeveralTablesError, evaluate: str | None, options: FileOptions) -> Found | None:
+    """Return the tables in a file that their names say to train and to evaluate on; all texts, if those are documents.
+
+    None if evaluation data was named too, or the names say nothing.
+    """
+    kinds = {kind_of(name) for name in several.names}
+    texts = options.documents and all(format_of(table) == "text" for table in several.tables)
+    if evaluate is not None or not (texts or kinds & set(TRAIN)):
+        return None
+    return find_inside(several.file, several.tables, None, None)
+
+
+def tables_in(file: Path) -> list[Path]:
+    """Return the paths of the tables inside of an archive, a workbook, or an object in json; none for other files."""
+    with file_errors(file):
+        form = form_of_packed(file) or format_of(file)
+        names = {"zip": members, "excel": sheets_in, "json": lists_in}
+        return [file / name for name in names[form](file)] if form in names else []
 
 
 def _files(field: str, given: str) -> list[Path]:
     place = path_of(given)
+    if is_file(place):
+        return [place]
+    file, inner = divided(place)
+    if inner is not None:
+        return _inside(field, given, file, inner)
     if not _exists(place):
         is_pattern = any(sign in given for sign in "*?[")
         matches = sorted(Path(place.anchor).glob(str(place.relative_to(place.anchor)))) if is_pattern else []
@@ -124,18 +176,34 @@ def _files(field: str, given: str) -> list[Path]:
     return files
 
 
+def _inside(field: str, given: str, file: Path, inner: str) -> list[Path]:
+    """Return what a path means that goes on behind a file: a folder or a pattern in an archive, a sheet, or a key."""
+    if form_of_packed(file) != "zip":
+        return [file / inner]
+    tables = [file / name for name in members(file)]
+    matches = [table for table in tables if file / inner in table.parents] or matching_names(tables, file, inner)
+    if not matches:
+        raise UserError(f"{field} is {given!r}, but {file} has no such file{near(inner, names_in(file))}")
+    one_format(matches)
+    return matches
+
+
 def _read(found: Found, options: FileOptions) -> Splits:
     groups = [group for group in (found.train, found.evaluate) if group]
     tables, note = read_files([group for group in groups if not group[0].is_dir()], options)
     rest = iter(tables)
     rows = [_saved(group[0]) if group[0].is_dir() else _dataset(group[0], next(rest)) for group in groups]
     origin = found.origin + (f" ({note})" if note else "")
-    files = tuple(file for group in groups for path in group for file in _files_in(path))
-    return Splits(rows[0], rows[1] if len(rows) > 1 else None, origin, files)
+    files: list[Path] = []
+    for path in chain(*groups):
+        # Of several tables inside of one file, that file once.
+        files += [file for file in _files_in(path) if path.is_dir() or file == path or file not in files]
+    return Splits(rows[0], rows[1] if len(rows) > 1 else None, origin, tuple(files))
 
 
 def _files_in(place: Path) -> list[Path]:
-    return [file for file in (sorted(place.rglob("*")) if place.is_dir() else [place]) if file.is_file()]
+    found = sorted(place.rglob("*")) if place.is_dir() else [file_on_disk(place)]
+    return [file for file in found if file.is_file()]
 
 
 def _saved(folder: Path) -> "datasets.Dataset":

@@ -19,7 +19,9 @@ from toolkit.checkpoint.format import digest_of_file
 from toolkit.config.model import Dtype
 from toolkit.config.schema import Config
 from toolkit.data.cache import digest_of
+from toolkit.data.formats.archive import file_on_disk, is_file
 from toolkit.data.formats.header import Header
+from toolkit.data.formats.inside import divided
 from toolkit.distributed.memory import lack_of, lacks_memory
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start_runtime import start_runtime
@@ -31,7 +33,8 @@ from toolkit.output.provenance import versions
 from toolkit.output.run_folder import explain_disk_errors
 from toolkit.predict.models import Trained, find_model, load_predictor
 from toolkit.predict.parts import Parts
-from toolkit.predict.rows import ROWS_AT_ONCE, WRITTEN, InputFile, Seen, images_in, look_at, writing_rows
+from toolkit.predict.rows import ROWS_AT_ONCE, InputFile, Seen, files_in, look_at
+from toolkit.predict.writing import WRITTEN, writing_rows
 from toolkit.predictor import Predictor, Request
 from toolkit.run import ending_together
 
@@ -124,7 +127,8 @@ def check_output(wish: Wish) -> None:
         UserError: everything that is wrong with them.
     """
     problems = []
-    if not wish.file.exists():
+    there = wish.file.exists() or is_file(divided(wish.file)[0])
+    if not there:
         problems.append(f"there is no file {wish.file}")
     if wish.output.suffix.lower() not in WRITTEN:
         problems.append(f"--output is {wish.output}; give it one of the endings {', '.join(WRITTEN)}")
@@ -132,7 +136,7 @@ def check_output(wish: Wish) -> None:
         problems.append(f"--output is {wish.output}, which is a folder; give the name of a file")
     elif wish.output.exists() and not wish.overwrite:
         problems.append(f"--output is {wish.output}, which exists; give another name, or --overwrite")
-    if wish.output.exists() and wish.file.exists() and wish.output.samefile(wish.file):
+    if wish.output.exists() and there and wish.output.samefile(file_on_disk(wish.file)):
         problems.append("--output is the file that is read; give another name")
     if wish.batch < 1:
         problems.append(f"--batch is {wish.batch}; it must be 1 or greater")
@@ -165,8 +169,10 @@ def check_names(columns: list[str], predictor: Predictor, given: Mapping[str, st
 
 def made_of(wish: Wish, trained: Trained, runtime: Runtime) -> dict[str, Any]:
     """Return everything that the predictions follow from, for the next start of the same command."""
-    file = wish.file
-    content = digest_of_file(file) if file.is_file() else digest_of([stamp(path) for path in images_in(file)])
+    file = file_on_disk(wish.file)
+    content = digest_of_file(file) if file.is_file() else digest_of([stamp(path) for path in files_in(file)])
+    if file != wish.file:  # which table of the file
+        content = digest_of(content, wish.file.relative_to(file).as_posix())
     return {
         "versions": versions(),
         "model": trained.digests,

@@ -1,27 +1,27 @@
-"""The rows of a file one after the other, as they stand there, and files that rows are written to; few rows are in
-memory at once."""
+"""The rows of a file one after the other, as they stand there; few of them are in memory at once."""
 
-import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any
 
-from toolkit.data.files import READERS, format_of
-from toolkit.data.formats.content import form_of_text, is_parquet, refuse_foreign
+from toolkit.data.archives import only_member
+from toolkit.data.endings import format_of
+from toolkit.data.formats.archive import archive_of
+from toolkit.data.formats.conll import read_conll
+from toolkit.data.formats.content import form_of_packed, form_of_text, is_parquet, refuse_foreign
 from toolkit.data.formats.csv import check_first_line, open_separated
+from toolkit.data.formats.excel import check_first_row, only_sheet, open_sheet
 from toolkit.data.formats.header import Header
-from toolkit.data.formats.json import HALF, json_objects
-from toolkit.data.formats.text import file_errors, open_text
+from toolkit.data.formats.inside import SeveralTablesError, divided
+from toolkit.data.formats.json import HALF, json_objects, read_json
+from toolkit.data.formats.parquet import source
+from toolkit.data.formats.text import file_errors, is_empty, open_text
 from toolkit.errors import UserError
 from toolkit.predictor import Row
 
-WRITTEN = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
-"""The endings of files that are written."""
 ROWS_AT_ONCE = 512
 """Rows that are read, predicted and written together. It decides which rows share a batch, and so has to stay the same
 within a file."""
@@ -30,7 +30,7 @@ IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file with rows to predict, or a folder of images."""
+    """A file with rows to predict, or a folder of images or texts."""
 
     path: Path
     header: Header = None
@@ -53,67 +53,130 @@ class InputFile:
             UserError: it can't be read.
         """
         if self.path.is_dir():
-            yield from ({"image": str(path.relative_to(self.path))} for path in images_in(self.path))
+            files = files_in(self.path)
+            if is_text(files[0]):
+                yield from ({"file": str(path.relative_to(self.path)), "text": text_of_file(path)} for path in files)
+            else:
+                yield from ({"image": str(path.relative_to(self.path))} for path in files)
             return
-        with file_errors(self.path):
-            yield from self._rows()
+        place, inner = self.place()
+        with file_errors(place):
+            yield from self._rows(place, inner)
 
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        if self.path.stat().st_size == 0:
-            raise UserError(f"{self.path} is empty (0 bytes); give a file with rows")
-        refuse_foreign(self.path)
-        found = format_of(self.path) or ("parquet" if is_parquet(self.path) else form_of_text(self.path) or "text")
-        match found:
-            case "csv" | "tsv":
-                table = open_separated(self.path, found, self.header)
+    def place(self) -> tuple[Path, str | None]:
+        """Return the file with the rows, which may lie in an archive, and the sheet or the key in it that was named.
+
+        Raises:
+            SeveralTablesError: it holds several tables, and none was named.
+            UserError: there is nothing of that name in it.
+        """
+        with file_errors(self.path):
+            place, inner = divided(self.path)
+            if form_of_packed(place) == "zip" and archive_of(place) is None:
+                return only_member(place, inner), None
+            if inner is not None and self.form(place) not in ("excel", "json"):
+                raise UserError(f"{self.path}: {place} is a file without parts that have names; give {place}")
+            return place, inner
+
+    def _rows(self, place: Path, inner: str | None) -> Iterator[dict[str, Any]]:
+        match self.form(place):
+            case "csv" | "tsv" as found:
+                table = open_separated(place, found, self.header)
                 yield from (dict(zip(table.names, record, strict=True)) for record in table.records())
+            case "excel":
+                sheet = open_sheet(place, only_sheet(place, inner), self.header)
+                yield from (dict(zip(sheet.names, record, strict=True)) for record in sheet.records())
             case "json lines":
-                with open_text(self.path, newline="\n") as file:
-                    yield from (checked_object(self.path, *row) for row in json_objects(self.path, file))
+                with open_text(place, newline="\n") as file:
+                    yield from (checked_object(place, *row) for row in json_objects(place, file))
             case "parquet":
-                yield from parquet_rows(self.path)
+                yield from parquet_rows(place)
             case "text":
-                with open_text(self.path, newline="\n") as file:
+                with open_text(place, newline="\n") as file:
                     yield from ({"text": line.rstrip("\r\n") or None} for line in file)
-            case _:
-                # A list in json, or a CoNLL file: read whole.
-                for batch in READERS[found](self.path).to_batches(ROWS_AT_ONCE):
-                    yield from batch.to_pylist()
+            case "json":
+                yield from rows_of(read_json(place, inner)[0])
+            case "conll":
+                yield from rows_of(read_conll(place)[0])
+
+    def form(self, place: Path) -> str:
+        """Return the format of the file with the rows.
+
+        Raises:
+            UserError: it is empty, or none that is read.
+        """
+        if is_empty(place):
+            raise UserError(f"{place} is empty (0 bytes); give a file with rows")
+        refuse_foreign(place)
+        found = form_of_packed(place) or format_of(place)
+        if found == "zip":
+            raise UserError(f"{place} is an archive in an archive; unpack it, and give that one")
+        return found or ("parquet" if is_parquet(place) else form_of_text(place) or "text")
 
     def check_header(self) -> None:
-        """Check the first line of a csv or tsv file as a training does, by the rows below it.
+        """Check the first line of a csv or tsv file, or of a sheet, as a training does, by the rows below it.
 
         Raises:
             UserError: it looks like data and was taken for names, or the other way round.
         """
-        found = format_of(self.path) if self.path.is_file() else None
-        if found not in ("csv", "tsv") or self.path.stat().st_size == 0:
+        if self.path.is_dir():
             return
+        place, inner = self.place()
         try:
-            with file_errors(self.path):
-                check_first_line(open_separated(self.path, found, self.header), self.header)
+            with file_errors(place):
+                found = self.form(place)
+                if found == "excel":
+                    check_first_row(open_sheet(place, only_sheet(place, inner), self.header), self.header)
+                elif found in ("csv", "tsv"):
+                    check_first_line(open_separated(place, found, self.header), self.header)
+        except SeveralTablesError:
+            raise
         except UserError as error:
             raise UserError(*(problem.replace("data.header", "header") for problem in error.problems)) from None
 
     def schema(self) -> Any:
         """Return the types of the columns where the file itself has them, as `pyarrow.Schema`, or else None."""
-        if self.path.is_file() and is_parquet(self.path):
+        if not self.path.is_dir() and is_parquet(place := self.place()[0]):
             import pyarrow.parquet as parquet
 
-            return parquet.ParquetFile(self.path).schema_arrow
+            return parquet.ParquetFile(source(place)).schema_arrow
         return None
 
 
-def images_in(folder: Path) -> list[Path]:
-    """Return the images in a folder and those below it, sorted.
+def files_in(folder: Path) -> list[Path]:
+    """Return the images in a folder and those below it, sorted, or else the texts (.txt).
 
     Raises:
         UserError: there is none.
     """
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES)
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES or is_text(path))
+    images = [path for path in found if not is_text(path)]
     if not found:
-        raise UserError(f"{folder} is a folder without an image ({', '.join(IMAGES)}); give a file of rows")
-    return found
+        raise UserError(
+            f"{folder} is a folder without an image ({', '.join(IMAGES)}) or a text (.txt); give a file of rows"
+        )
+    return images or found
+
+
+def is_text(path: Path) -> bool:
+    """Tell whether a file of a folder is a text."""
+    return path.suffix.lower() == ".txt"
+
+
+def text_of_file(path: Path) -> str | None:
+    """Return a file that is one text, None where it is empty.
+
+    Raises:
+        UserError: it can't be read.
+    """
+    with file_errors(path), open_text(path, newline="") as file:
+        return file.read() or None
+
+
+def rows_of(table: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of an Arrow table, few of them in memory at once."""
+    for batch in table.to_batches(ROWS_AT_ONCE):
+        yield from batch.to_pylist()
 
 
 def checked_object(path: Path, place: str, row: Any) -> dict[str, Any]:
@@ -141,7 +204,7 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as parquet
 
     try:
-        for batch in parquet.ParquetFile(path).iter_batches(ROWS_AT_ONCE):
+        for batch in parquet.ParquetFile(source(path)).iter_batches(ROWS_AT_ONCE):
             yield from batch.to_pylist()
     except pa.ArrowException as error:
         reason = str(error).partition("\n")[0]
@@ -209,108 +272,3 @@ def joined_schema(known: Any, block: Sequence[Row], columns: Sequence[str]) -> A
             f"a column holds values of several types ({error}), which parquet can't; give --output a name that ends "
             "with .jsonl"
         ) from None
-
-
-class Writer(Protocol):
-    """What rows are written with."""
-
-    def write(self, rows: Sequence[Row]) -> None:
-        """Write rows, which all have the columns of the first ones."""
-
-
-class LinesWriter:
-    """Json lines: a row is an object."""
-
-    def __init__(self, file: IO[str]) -> None:
-        self.file = file
-
-    def write(self, rows: Sequence[Row]) -> None:
-        self.file.writelines(json.dumps(row, ensure_ascii=False, default=as_json) + "\n" for row in rows)
-
-
-class SeparatedWriter:
-    """Csv or tsv; what is no text or number is written as JSON."""
-
-    def __init__(self, file: IO[str], separator: str, columns: Sequence[str]) -> None:
-        form = {"delimiter": separator, "lineterminator": "\n"}
-        self.writer = csv.DictWriter(file, columns, **form)  # type: ignore[arg-type]
-        self.quoting = csv.DictWriter(file, columns, quoting=csv.QUOTE_ALL, **form)  # type: ignore[arg-type]
-        self.writer.writeheader()
-
-    def write(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            cells = {name: as_cell(value) for name, value in row.items()}
-            # Python quotes no lone carriage return, which ends a row to most readers.
-            returns = any(isinstance(cell, str) and "\r" in cell for cell in cells.values())
-            (self.quoting if returns else self.writer).writerow(cells)
-
-
-class ParquetWriter:
-    """Parquet, with the types of the input."""
-
-    def __init__(self, path: Path, adds: Mapping[str, str], known: Any) -> None:
-        self.path, self.adds, self.known = path, adds, known
-        self.writer: Any = None
-        self.waiting: list[Row] = []
-        """The rows before the first one whose scores say what labels there are."""
-
-    def write(self, rows: Sequence[Row]) -> None:
-        self.waiting += rows
-        scored = [name for name, kind in self.adds.items() if kind == "scores"]
-        if all(any(row.get(name) for row in self.waiting) for name in scored) or self.writer is not None:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the rows that wait."""
-        import pyarrow as pa
-        import pyarrow.parquet as parquet
-
-        if self.writer is None:
-            kinds = {"text": pa.string(), "number": pa.float64(), "place": pa.int64()}
-            kinds |= {"texts": pa.list_(pa.string()), "vector": pa.list_(pa.float64())}
-            guess = pa.struct([("token", pa.string()), ("score", pa.float64())])
-            kinds["guesses"] = pa.list_(pa.list_(guess))
-            of_input = [
-                (field.name, pa.string() if pa.types.is_null(field.type) else field.type) for field in self.known
-            ]
-            made = [(name, kinds.get(kind) or self.scores(name)) for name, kind in self.adds.items()]
-            self.writer = parquet.ParquetWriter(self.path, pa.schema([*of_input, *made]))
-        if self.waiting:
-            self.writer.write_table(pa.Table.from_pylist([dict(row) for row in self.waiting], self.writer.schema))
-        self.waiting = []
-
-    def scores(self, name: str) -> Any:
-        """Return the type of scores by label, which all rows with a prediction have."""
-        import pyarrow as pa
-
-        labels = next((list(row[name]) for row in self.waiting if row.get(name)), None)
-        return pa.string() if labels is None else pa.struct([(label, pa.float64()) for label in labels])
-
-
-@contextmanager
-def writing_rows(path: Path, ending: str, seen: "Seen", adds: Mapping[str, str]) -> Iterator[Writer]:
-    """Open a file for the rows of another one with what predictions add; the `ending` says its format."""
-    columns = [*seen.columns, *adds]
-    if ending == ".parquet":
-        writer = ParquetWriter(path, adds, seen.schema)
-        yield writer
-        writer.flush()
-        writer.writer.close()
-        return
-    with path.open("w", encoding="utf-8", newline="") as file:
-        if ending in (".csv", ".tsv"):
-            yield SeparatedWriter(file, "," if ending == ".csv" else "\t", columns)
-        else:
-            yield LinesWriter(file)
-
-
-def as_cell(value: Any) -> Any:
-    """Return a value as a csv file has it."""
-    return json.dumps(value, ensure_ascii=False, default=as_json) if isinstance(value, Mapping | list) else value
-
-
-def as_json(value: Any) -> str:
-    """Return a value that JSON does not know as a text."""
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    return str(value)

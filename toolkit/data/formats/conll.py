@@ -1,7 +1,7 @@
 """CoNLL files: a word and its tags on a line, an empty line between two sentences."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,20 +13,29 @@ if TYPE_CHECKING:
 
 DOCUMENT_START = "-DOCSTART-"
 LINES_NAMED = 5
+OTHERS = {"|": "bars", ";": "semicolons", ",": "commas"}
+UNIVERSAL = 10
+"""Fields of a line of CoNLL-U."""
+NUMBERED = re.compile(r"[0-9]+([-.][0-9]+)?\t")
+RANGE = re.compile(r"[0-9]+[-.][0-9]+")
 
 
-def read_conll(path: Path) -> "pyarrow.Table":
-    """Return the sentences of a file as rows; see `conll_table`."""
+def read_conll(path: Path) -> tuple["pyarrow.Table", str]:
+    """Return the sentences of a file as rows, and what the plan should say of how; see `conll_table`."""
     with open_text(path, newline="\n") as file:
         return conll_table(file, str(path))
 
 
-def conll_table(lines: Iterable[str], origin: str) -> "pyarrow.Table":
-    """Return sentences as rows with the columns "tokens" (the first field of each line) and "tags" (the last).
+def conll_table(lines: Iterable[str], origin: str) -> tuple["pyarrow.Table", str]:
+    """Return sentences as rows, and what the plan should say of how they were read.
 
-    Fields are separated by a tab where the first line has one, or else by spaces. Those between the first and the last
+    The rows have the columns "tokens" (the first field of each line) and "tags" (the last).
+
+    Fields are separated by a tab where the first line has one, or else by spaces, or else by the one of `|`, `;` and
+    `,` that divides all lines into equally many. Those between the first and the last
     are in "column_2" and so on. Lines that announce a document (-DOCSTART-) are left out, and so are comments: lines
-    that begin with "#" and have another number of fields than the rest.
+    that begin with "#" and have another number of fields than the rest. In a file of CoNLL-U, where the first of ten
+    fields is a number, so are the lines of ranges of words (3-4) and of words that nobody wrote (3.1).
 
     Raises UserError, naming the lines, if they differ in their number of fields or have no tag.
     """
@@ -45,17 +54,25 @@ def conll_table(lines: Iterable[str], origin: str) -> "pyarrow.Table":
         raise UserError(f"{origin} holds no words; give a file with a word and its tag on a line")
     separator = "\t" if "\t" in first[1].strip() else None
     width = len(_fields(first[1], separator))
+    note = ""
+    if width < 2 and (sign := _other_separator([line for _, line in numbered])):
+        separator, width = sign, len(first[1].split(sign))
+        note = f"fields separated by {OTHERS[sign]}"
     if width < 2:
         raise UserError(
             f"{origin}, line {first[0]}: {first[1].strip()[:60]!r} is a word without a tag; a CoNLL file has a word "
             "and its tag on each line, separated by a tab or a space, and an empty line between two sentences"
         )
+    universal = width == UNIVERSAL and NUMBERED.match(first[1]) is not None
     sentences: list[list[list[str]]] = [[]]
+    extra = 0
     wrong: list[int] = []
     for number, line in numbered:
         fields = _fields(line, separator)
         if not line.strip() or _is_document_start(line):
             sentences.append([])
+        elif universal and RANGE.fullmatch(fields[0]):
+            extra += 1
         elif len(fields) == width:
             sentences[-1].append(fields)
         elif not line.startswith("#"):
@@ -66,14 +83,26 @@ def conll_table(lines: Iterable[str], origin: str) -> "pyarrow.Table":
         raise UserError(
             f"{origin}: {len(wrong):,} line{'s' * (len(wrong) > 1)} (number {named}) with another number of fields "
             f"than the {width} of line {first[0]}, such as {line.strip()[:60]!r}; a word and its tags are separated by "
-            f"{'tabs' if separator else 'spaces or tabs'}: correct these lines"
+            f"{'spaces or tabs' if separator is None else OTHERS.get(separator, 'tabs')}: correct these lines"
         )
     names = ["tokens", *(f"column_{place}" for place in range(2, width)), "tags"]
     kept = [sentence for sentence in sentences if sentence]
     texts = pa.list_(pa.string())
-    return pa.table(
+    table = pa.table(
         {name: pa.array([[line[at] for line in sentence] for sentence in kept], texts) for at, name in enumerate(names)}
     )
+    if extra:
+        note = f"CoNLL-U, {extra:,} lines of ranges or empty words left out"
+    return table, note
+
+
+def _other_separator(lines: Sequence[str]) -> str | None:
+    words = [line for line in lines if line.strip() and not line.startswith("#") and not _is_document_start(line)]
+    for sign in OTHERS:
+        widths = {line.count(sign) for line in words}
+        if len(widths) == 1 and widths != {0}:
+            return sign
+    return None
 
 
 def _is_document_start(line: str) -> bool:

@@ -83,14 +83,14 @@ def check_first_line(found: Separated, header: Header) -> None:
         UserError: it contradicts that.
     """
     rows = list(islice(found.records(), LINES_LOOKED_AT))
-    table = _texts(iter(rows if found.named else rows[1:]), found.names)
+    table = texts_table(iter(rows if found.named else rows[1:]), found.names)
     check_header(header, f"{found.path}, line {found.line}", found.first, table)
 
 
 def read_separated(path: Path, kind: str, header: Header = None) -> tuple["pyarrow.Table", str]:
     """Return a csv or tsv as texts, and what the plan should say about how it was read; `header` is data.header."""
     found = open_separated(path, kind, header)
-    table = _texts(found.records(), found.names)
+    table = texts_table(found.records(), found.names)
     check_header(header, f"{path}, line {found.line}", found.first, table if found.named else table.slice(1))
     notes = {
         f"separated by {SEPARATORS[found.separator]}": kind == "csv" and found.separator != ",",
@@ -100,7 +100,7 @@ def read_separated(path: Path, kind: str, header: Header = None) -> tuple["pyarr
     return table, ", ".join(note for note, holds in notes.items() if holds)
 
 
-def _texts(records: Iterator[list[str | None]], names: Sequence[str]) -> "pyarrow.Table":
+def texts_table(records: Iterator[list[str | None]], names: Sequence[str]) -> "pyarrow.Table":
     import pyarrow as pa
 
     parts = []

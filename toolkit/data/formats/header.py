@@ -1,4 +1,4 @@
-"""Whether the first line of a csv or tsv names its columns, judged by what stands below it.
+"""Whether the first line of a csv, tsv or Excel file names its columns, judged by what stands below it.
 
 If data is taken for names, its first row is lost; if names are taken for data, the model learns them. So nothing is
 guessed: a first line that contradicts `data.header` is refused.

@@ -1,12 +1,18 @@
 """Parquet files: read by pyarrow, types and all."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from toolkit.data.formats.archive import archive_of, whole
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+def source(path: Path) -> Any:
+    """Return what `pyarrow.parquet` reads a file from: the path, or the content of a file in an archive."""
+    return path if archive_of(path) is None else whole(path)
 
 
 def read_parquet(path: Path) -> "pyarrow.Table":
@@ -16,7 +22,7 @@ def read_parquet(path: Path) -> "pyarrow.Table":
 
     try:
         # Not parquet.read_table: it adds columns from folder names such as "language=en".
-        table = parquet.ParquetFile(path).read()
+        table = parquet.ParquetFile(source(path)).read()
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise

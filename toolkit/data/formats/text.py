@@ -1,13 +1,17 @@
 """Text files: how they are opened, what is wrong with those that cannot be read, and a whole file as one document."""
 
 import gzip
+import io
+import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import IO, TYPE_CHECKING
 
+from toolkit.data.formats.archive import archive_of, open_member
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,10 +32,20 @@ def read_text(path: Path) -> "pyarrow.Table":
 
 
 def open_text(path: Path, newline: str) -> IO[str]:
-    """Open a file in UTF-8, with or without a byte order mark, packed with gzip or not."""
-    if is_gzip(path):
+    """Open a file of the disk or an archive, in UTF-8 with or without a byte order mark, packed with gzip or not."""
+    packed = is_gzip(path)
+    if (found := archive_of(path)) is not None:
+        member = open_member(*found)
+        return io.TextIOWrapper(gzip.GzipFile(fileobj=member) if packed else member, "utf-8-sig", newline=newline)
+    if packed:
         return gzip.open(path, "rt", encoding="utf-8-sig", newline=newline)
     return path.open(encoding="utf-8-sig", newline=newline)
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """Open a file, on the disk or in an archive."""
+    found = archive_of(path)
+    return path.open("rb") if found is None else open_member(*found)
 
 
 def first_lines(path: Path, count: int, newline: str) -> list[str]:
@@ -46,8 +60,14 @@ def is_gzip(path: Path) -> bool:
 
 
 def first_bytes(path: Path, count: int) -> bytes:
-    with path.open("rb") as file:
+    """Return the first bytes of a file."""
+    with open_bytes(path) as file:
         return file.read(count)
+
+
+def is_empty(path: Path) -> bool:
+    """Tell whether a file has no bytes; a pipe, which could be read only once, counts as such."""
+    return path.stat().st_size == 0 if archive_of(path) is None else not first_bytes(path, 1)
 
 
 @contextmanager
@@ -61,8 +81,9 @@ def file_errors(path: Path) -> Iterator[None]:
         raise UserError(f"there is no file {path}") from error
     except PermissionError as error:
         raise UserError(f"{path} may not be read by this user (permission denied); change its permissions") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path} is no whole gzip file ({error}); write or download it again") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
+        kind = "gzip file" if archive_of(path) is None else "file in its archive"
+        raise UserError(f"{path} is no whole {kind} ({error}); write or download it again") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error})") from error
 
@@ -70,19 +91,31 @@ def file_errors(path: Path) -> Iterator[None]:
 def _not_utf8(path: Path, error: UnicodeDecodeError) -> str:
     """Return the message that names the line: the decoder of a stream counts from the beginning of a block."""
     offset = 0
-    with gzip.open(path) if is_gzip(path) else path.open("rb") as file:
+    packed = is_gzip(path)
+    with open_bytes(path) as raw, gzip.GzipFile(fileobj=raw) if packed else raw as file:
         for number, line in enumerate(file, start=1):
             try:
                 line.decode("utf-8")
             except UnicodeDecodeError as exact:
                 if number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                    return f"{path} is UTF-16, not UTF-8; convert it, for instance: iconv -f UTF-16 -t UTF-8"
+                    return f"{path} is UTF-16, not UTF-8; convert it{converted(path, 'UTF-16', packed)}"
                 if b"\0" in line:
                     return f"{path} holds binary data and no text; save it as csv, json lines or parquet"
                 byte = line[exact.start]
                 return (
                     f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x} at offset {offset + exact.start}); "
-                    "convert the file, for instance: iconv -f WINDOWS-1252 -t UTF-8"
+                    f"convert the file, if it is Windows-1252{converted(path, 'WINDOWS-1252', packed)}"
                 )
             offset += len(line)
     return f"{path}: not UTF-8 ({error})"
+
+
+def converted(path: Path, encoding: str, packed: bool) -> str:
+    """Return the command that writes a file of another encoding in UTF-8, as the end of a sentence."""
+    command, source = f"iconv -f {encoding} -t UTF-8", quote(str(path))
+    if archive_of(path) is not None:
+        return f" once it is unpacked: {command} {quote(path.name)} > ..."
+    name = path.name.removesuffix(".gz")
+    stem, dot, ending = name.rpartition(".")
+    new = quote(str(path.with_name(f"{stem}.utf8.{ending}" if dot else f"{name}.utf8")))
+    return f": zcat {source} | {command} > {new}" if packed else f": {command} {source} > {new}"

@@ -1,14 +1,17 @@
 """Messages of a conversation, as they come in data and as a chat template takes them; and rows that are none."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 
+from toolkit.data.label_reading import is_list
 from toolkit.data.labels import Array
 from toolkit.data.reading import Checked, TableRows, row_numbers
+from toolkit.data.tokenized import ROWS_AT_ONCE
 
 ROLES = {
     "system": "system",
@@ -63,7 +66,8 @@ class UnusableRows:
 
 
 def messages_of(value: Any) -> Conversation:
-    """Return a list of {role, content}, or of {from, value}, as messages."""
+    """Return a list of {role, content}, or of {from, value}, as messages; in tables it may be written as JSON."""
+    value = written_out(value)
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise Unusable("without a list of messages, each with a role and a content")
     if any(entry.get("tool_calls") or entry.get("function_call") for entry in value):
@@ -75,6 +79,48 @@ def messages_of(value: Any) -> Conversation:
         )
         for entry in value
     ]
+
+
+def written_out(value: Any) -> Any:
+    """Return a list that is written as JSON, as a csv or Excel file has it, and anything else as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
+
+
+def speakers(table: Any, columns: Sequence[str]) -> set[tuple[str, str]]:
+    """Return by which key and name the messages in some columns say who speaks, such as ("from", "human")."""
+    import pyarrow as pa
+    import pyarrow.compute as compute
+
+    found: set[tuple[str, str]] = set()
+    for batch in table.select_columns(list(columns)).with_format("arrow").iter(ROWS_AT_ONCE):
+        for column in batch.columns:
+            values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+            values = compute.list_flatten(values) if is_list(values.type) else values
+            if pa.types.is_struct(values.type):
+                keys = [key for key in ("role", "from") if values.type.get_field_index(key) >= 0]
+                found |= {
+                    (key, str(name))
+                    for key in keys
+                    for name in compute.unique(compute.struct_field(values, key)).to_pylist()
+                    if name is not None
+                }
+    return found
+
+
+def told_speakers(found: Collection[tuple[str, str]]) -> str:
+    """Return a line for the plan on who speaks in the data, in words other than those of a template; empty if none."""
+    if all(key == "role" and name in ("system", "user", "assistant") for key, name in found):
+        return ""
+    named = {key: sorted(name for other, name in found if other == key) for key in ("role", "from")}
+    parts = [
+        f"by {key!r}: " + ", ".join(f"{name} -> {ROLES.get(name.strip().lower(), '?')}" for name in names)
+        for key, names in named.items()
+        if names
+    ]
+    return "messages " + "; ".join(parts)
 
 
 def message(role: Any, content: Any) -> Message:

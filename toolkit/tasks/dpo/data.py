@@ -16,7 +16,9 @@ from toolkit.errors import UserError
 from toolkit.models.tokenizer import CAUSAL, EmbeddedTokenizer
 from toolkit.sample_data.preferences import shuffled_sentences
 from toolkit.task import TaskData
+from toolkit.tasks.conversations.messages import speakers, told_speakers
 from toolkit.tasks.conversations.template import CHAT, chat_template, template_problems
+from toolkit.tasks.dpo.prompts import Before, with_prompts
 from toolkit.tasks.dpo.rows import PairRows, check_pairs
 from toolkit.tasks.dpo.tokens import TokenizedPairs, tokenize_pairs
 
@@ -34,6 +36,11 @@ class PreferenceData(DataConfig):
 
     prompt: str | None = locates(None)
     """The column with the prompt, as a text or as messages; null finds it by its name, or there is none."""
+    context: str | None = locates(None)
+    """The column with what the prompt is about, put after it where it is not empty; null finds `input` next to
+    `instruction`."""
+    system: str | None = locates(None)
+    """The column with a system message, put before the prompt; null reads none."""
     chosen: str | None = locates(None)
     """The column with the better completion (a text, a message, or a whole conversation); null finds it by its name."""
     rejected: str | None = locates(None)
@@ -69,6 +76,13 @@ class PreferenceData(DataConfig):
             )
         )
         columns = self._columns(read.train)
+        before = self._before(read.train, columns)
+        if before.columns:
+            read = replace(
+                read,
+                train=with_prompts("training data", read.train, columns["prompt"], before),
+                evaluate=read.evaluate and with_prompts("evaluation data", read.evaluate, columns["prompt"], before),
+            )
         layouts = [check_columns(name, table, columns) for name, table in read.tables.items()]
         if len(set(layouts)) > 1:
             raise UserError(f"the training data holds {layouts[0]} and the evaluation data {layouts[1]}; give one kind")
@@ -88,9 +102,15 @@ class PreferenceData(DataConfig):
                 "data.chat_template is given, but the data holds texts, which no template writes; leave it out, or "
                 "give the two sides as lists of messages"
             )
-        described = ", ".join(f"{new} {old!r}" for new, old in columns.items())
+        described = ", ".join(f"{new} {old!r}" for new, old in {**before.columns, **columns}.items())
         no_prompt = "" if "prompt" in columns else ", no prompt column"
         summary = {"data": read.origin, "columns": f"{described} ({layouts[0]}){no_prompt}", **dropped}
+        told = [told_speakers(speakers(table, [*columns.values()])) for table in read.tables.values()]
+        if any(told):
+            summary["speakers"] = max(told, key=len)
+        left = [name for name in read.train.column_names if plain_name(name) in ("system", "system_prompt")]
+        if left and self.system is None:
+            summary["not read"] = f"the column {left[0]!r}; if it holds system messages, give --data.system {left[0]}"
         if len(splits) == 1:
             splits = self._hold_out(splits[0])
             share = len(splits[1]) / (len(splits[0]) + len(splits[1]))
@@ -115,7 +135,11 @@ class PreferenceData(DataConfig):
         find("rejected", REJECTED_NAMES, "the rejected side")
         whole = any(is_list(table.data.schema.field(column).type) for column in found.values())
         prompts = PROMPT_NAMES if whole else (*PROMPT_NAMES, CONVERSATION_NAMES)
-        if self.prompt is not None or {name for tier in prompts for name in tier} & set(map(plain_name, existing)):
+        plain = {plain_name(name) for name in existing}
+        together = {"instruction", "input"} <= set(existing) and self.prompt is None and "prompt" not in plain
+        if together:
+            found["prompt"] = "instruction"
+        elif self.prompt is not None or {name for tier in prompts for name in tier} & set(map(plain_name, existing)):
             find("prompt", prompts, "the prompt")
         if problems:
             raise UserError(*problems)
@@ -124,6 +148,30 @@ class PreferenceData(DataConfig):
             given = ", ".join(f"data.{flag} {name!r}" for flag, name in found.items())
             raise UserError(f"one column is given twice: {given}; each needs a column of its own")
         return found
+
+    def _before(self, table: Any, columns: dict[str, str]) -> "Before":
+        """Return the columns that are put around the prompt.
+
+        Raises:
+            UserError: one does not exist, or there is no prompt.
+        """
+        given = {"context": self.context, "system": self.system}
+        for flag, name in given.items():
+            if name is not None:
+                find_column(table.column_names, flag, name, (), flag, taken=[*columns.values()])
+        if (
+            self.context is None
+            and self.prompt is None
+            and columns.get("prompt") == "instruction"
+            and "input" in table.column_names
+        ):
+            given["context"] = "input"
+        if any(given.values()) and "prompt" not in columns:
+            raise UserError(
+                "data.context and data.system are put around the prompt, and there is no column with one; give it with "
+                "--data.prompt COLUMN, or leave them out"
+            )
+        return Before(**given)
 
     def _hold_out(self, whole: PairRows) -> list[PairRows]:
         # Of a single prompt no part can be held out as a whole: then rows are.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.data.discovery import TEST, TRAIN, VALIDATION, conventional, near
-from toolkit.data.files import format_of
+from toolkit.data.class_folders import ClassFolders, beside, files_below, folders_in, in_folder, labelled
+from toolkit.data.endings import ASIDE, format_of
 from toolkit.data.sources import Splits
 from toolkit.errors import UserError
 
@@ -57,60 +57,20 @@ def find_image_folders(name: str | None, train: str | None, evaluate: str | None
         return None
     if _has_table(first):
         return None
-    if name is not None:
-        return _in_folder(first, train, evaluate)
-    if evaluate is None:
-        return _in_folder(first, None, None)
-    other = given[1]
-    if not other.is_dir():
-        raise UserError(
-            f"data.eval is {evaluate!r}, but there is no such folder{near(other.name, _names(other.parent))}"
-        )
-    return _read(first, other, f"the image folder {first}; evaluation: {other}")
+    if name is None and evaluate is not None:
+        return _read(beside(first, evaluate))
+    return _read(in_folder(first, train if name is not None else None, evaluate, _is_image))
 
 
-def _in_folder(folder: Path, train: str | None, evaluate: str | None) -> ImageFiles:
-    root = folder
-    names = _names(root)
-    # A folder that holds nothing but another one is its wrapping.
-    while len(names) == 1 and not any(_is_image(entry) for entry in root.iterdir()) and train is None:
-        root = root / names[0]
-        names = _names(root)
-    kinds = {name: name.lower() for name in names if name.lower() in (*TRAIN, *VALIDATION, *TEST)}
-    chosen, remark = train, ""
-    if chosen is None:
-        chosen = next((name for name, kind in kinds.items() if kind in TRAIN), None)
-    for field, wanted in (("data.train", train), ("data.eval", evaluate)):
-        if wanted is not None and wanted not in names:
-            raise UserError(f"{field} is {wanted!r}, but the folder {root} has no such folder{near(wanted, names)}")
-    if chosen is None:
-        if evaluate is not None:
-            raise UserError(
-                f"data.eval is {evaluate!r}, but which folder in {root} to train on is not known; name it with "
-                "data.train"
-            )
-        return _read(root, None, f"the image folder {root}")
-    if evaluate is None:
-        found, remark = conventional([name for name in kinds if name != chosen], lambda name: kinds[name])
-        evaluate = found[0] if found else None
-    origin = f"the image folder {root}: {chosen}" + (f"; evaluation: {evaluate}{remark}" if evaluate else "")
-    return _read(root / chosen, None if evaluate is None else root / evaluate, origin)
-
-
-def _read(train: Path, evaluate: Path | None, origin: str) -> ImageFiles:
+def _read(found: ClassFolders) -> ImageFiles:
     problems: list[str] = []
     tables: list[datasets.Dataset] = []
     left_out = 0
-    for folder in (train, evaluate):
+    for folder in (found.train, found.evaluate):
         if folder is None:
             continue
-        paths, labels = [], []
-        for name in _names(folder):
-            found = list(_files(folder / name))
-            images = [path for path in found if _is_image(path)]
-            left_out += len(found) - len(images)
-            paths += images
-            labels += [name] * len(images)
+        paths, labels, others = labelled(folder, _is_image)
+        left_out += others
         loose = [path.name for path in sorted(folder.iterdir()) if _is_image(path)]
         if loose:
             problems.append(
@@ -124,7 +84,8 @@ def _read(train: Path, evaluate: Path | None, origin: str) -> ImageFiles:
             tables.append(_table(paths, labels))
     if problems:
         raise UserError(*problems)
-    return ImageFiles(Splits(tables[0], tables[1] if len(tables) > 1 else None, origin), left_out)
+    splits = Splits(tables[0], tables[1] if len(tables) > 1 else None, f"the image folder {found.origin}")
+    return ImageFiles(splits, left_out)
 
 
 def _table(paths: list[Path], labels: list[str]) -> "datasets.Dataset":
@@ -138,42 +99,25 @@ def _table(paths: list[Path], labels: list[str]) -> "datasets.Dataset":
 
 def _has_table(folder: Path) -> bool:
     """Return whether a table next to the images is meant: it describes them, or the folders do not label them."""
-    tables = [path for path in sorted(folder.iterdir()) if path.is_file() and format_of(path) not in (None, "text")]
-    tables += [path for name in _names(folder) for path in sorted((folder / name).glob(f"{DESCRIBED}.*"))]
+    tables = [path for path in sorted(folder.iterdir()) if path.is_file() and format_of(path) not in (None, *ASIDE)]
+    tables += [path for name in folders_in(folder) for path in sorted((folder / name).glob(f"{DESCRIBED}.*"))]
     if any(path.name.lower().startswith(f"{DESCRIBED}.") and format_of(path) for path in tables):
         return True
-    labelled = [name for name in _names(folder) if next(_images(folder / name), None) is not None]
+    labelled = [name for name in folders_in(folder) if next(_images(folder / name), None) is not None]
     return bool(tables) and len(labelled) < 2
 
 
 def _refuse_archives(folder: Path) -> None:
     packed = [path.name for path in sorted(folder.iterdir()) if path.name.lower().endswith(PACKED)]
-    tables = any(format_of(path) not in (None, "text") for path in folder.rglob("*"))
+    tables = any(format_of(path) not in (None, *ASIDE) for path in folder.rglob("*"))
     if packed and not tables:
         raise UserError(
             f"the folder {folder} holds an archive ({packed[0]}) and no images; unpack it and give the folder"
         )
 
 
-def _names(folder: Path) -> list[str]:
-    """Return the names of the folders in a folder."""
-    try:
-        return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__")))
-    except OSError:
-        return []
-
-
 def _images(folder: Path) -> Iterator[Path]:
-    return (path for path in _files(folder) if _is_image(path))
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield all files in a folder and below, sorted within each; links to folders are followed."""
-    for place, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
-        for name in sorted(files):
-            if not name.startswith("."):
-                yield Path(place) / name
+    return (path for path in files_below(folder) if _is_image(path))
 
 
 def _is_image(path: Path) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from toolkit.config.schema import at_least, locates
 from toolkit.data.columns import TEXT_NAMES, find_column, look_like_data
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
-from toolkit.data.files import format_of
+from toolkit.data.endings import format_of
 from toolkit.data.label_reading import is_text
 from toolkit.data.reading import (
     SHOWN,

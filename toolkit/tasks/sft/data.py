@@ -14,6 +14,7 @@ from toolkit.data.sources import Splits
 from toolkit.errors import UserError
 from toolkit.sample_data.functions import described_functions, split_by_module
 from toolkit.task import TaskData
+from toolkit.tasks.conversations.messages import speakers, told_speakers
 from toolkit.tasks.conversations.template import ChatTemplate, chat_template, template_problems
 from toolkit.tasks.sft.rows import ConversationRows, Layout, check_rows, find_layout
 from toolkit.tasks.sft.tokens import TokenizedConversations, tokenize
@@ -37,6 +38,8 @@ class Conversations(DataConfig):
     """The column with what the assistant replies; null finds it by its name."""
     system: str | None = locates(None)
     """The column with a system message to begin with; null finds it by its name, or there is none."""
+    history: str | None = locates(None)
+    """The column with the turns before the prompt, pairs of what the user and the assistant said; null reads none."""
     chat_template: str | None = None
     """A file with a chat template (Jinja) to use, and to save, instead of the tokenizer's own."""
     loss_on: Literal["all", "last"] = "all"
@@ -64,7 +67,8 @@ class Conversations(DataConfig):
         """
         read = self.tables(embedded)
         layout = find_layout(
-            read.train.column_names, Layout(self.messages, self.prompt, self.completion, self.context, self.system)
+            read.train.column_names,
+            Layout(self.messages, self.prompt, self.completion, self.context, self.system, self.history),
         )
         splits, dropped = usable_rows(
             [check_rows(name, table, layout) for name, table in read.tables.items()],
@@ -74,6 +78,11 @@ class Conversations(DataConfig):
             remedy=None,
         )
         summary = {"data": read.origin, "columns": layout.description, **dropped}
+        written = [name for name in (layout.messages, layout.prompt, layout.completion) if name]
+        if told := told_speakers(set().union(*(speakers(table, written) for table in read.tables.values()))):
+            summary["speakers"] = told
+        if layout.messages is None and layout.history is None and "history" in read.train.column_names:
+            summary["not read"] = "the column 'history'; if it holds earlier turns, give --data.history history"
         if len(splits) == 1:
             stay, held = split_rows(len(splits[0]), self.held_out)
             splits = hold_out(splits[0], held)

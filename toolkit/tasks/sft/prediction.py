@@ -18,7 +18,7 @@ from toolkit.tasks.conversations.messages import Conversation, Unusable, is_blan
 from toolkit.tasks.conversations.models import causal_model, token_limit
 from toolkit.tasks.conversations.template import ChatTemplate
 from toolkit.tasks.sft.replies import generated_replies
-from toolkit.tasks.sft.rows import CONTEXT_NAMES, MESSAGES_NAMES, PROMPT_NAMES, SYSTEM_NAMES
+from toolkit.tasks.sft.rows import CONTEXT_NAMES, MESSAGES_NAMES, PROMPT_NAMES, SYSTEM_NAMES, earlier
 
 USUAL_TOKENS = 256
 """Of the longest reply, where neither the user nor the training says it."""
@@ -32,6 +32,7 @@ class Asked:
     prompt: str | None = None
     context: str | None = None
     system: str | None = None
+    history: str | None = None
 
     def conversation(self, row: Row) -> Conversation | None:
         """Return the messages up to the reply that is asked for, None where there are none.
@@ -51,6 +52,7 @@ class Asked:
             if self.context is not None and not is_blank(row.get(self.context)):
                 text = f"{text}\n\n{row[self.context]}"
             found = messages_of(asked) if text is None else [message("user", text)]
+            found = earlier(row.get(self.history) if self.history else None) + found
         if found and found[-1]["role"] == "assistant":
             found = found[:-1]
         if not found:
@@ -78,11 +80,13 @@ def predictor(config: ModelConfig, request: Request) -> Predictor:
             f"{config.name} names no token that ends a text (eos_token_id), so that it would write for ever"
         )
     room = request.tokens or request.setting("generate", "tokens", 0) or USUAL_TOKENS
-    columns = ", ".join(repr(name) for name in (asked.messages, asked.system, asked.prompt, asked.context) if name)
+    columns = ", ".join(
+        repr(name) for name in (asked.messages, asked.system, asked.history, asked.prompt, asked.context) if name
+    )
     return Predictor(
         model.eval(),
         {"prediction": "text"},
-        ("messages", "prompt", "context", "system") if template else ("text",),
+        ("messages", "prompt", "context", "system", "history") if template else ("text",),
         partial(encode, tokens, template, asked, None if limit is None else limit - 1),
         lambda samples: pad(samples, {"input_ids": 0}),
         partial(replies, tokens, stops, room, limit),
@@ -112,7 +116,7 @@ def asked_columns(request: Request) -> Asked:
     prompt = prompt or request.column("prompt", (*PROMPT_NAMES, ("text",)))
     beside = usual(CONTEXT_NAMES) if plain_name(prompt) in PROMPT_NAMES[1] else None
     context = request.optional_column("context") or beside
-    return Asked(prompt=prompt, context=context, system=system)
+    return Asked(prompt=prompt, context=context, system=system, history=request.optional_column("history"))
 
 
 def encode(tokens: Any, template: ChatTemplate | None, asked: Asked, limit: int | None, rows: Sequence[Row]) -> Encoded:

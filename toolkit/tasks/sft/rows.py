@@ -16,11 +16,13 @@ from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 from toolkit.tasks.conversations.messages import (
     Conversation,
+    Unusable,
     UnusableRows,
     check_order,
     is_blank,
     message,
     messages_of,
+    written_out,
 )
 
 MESSAGES_NAMES = (("messages",), ("conversations", "conversation"), ("dialog", "dialogue", "chat", "turns"))
@@ -40,16 +42,20 @@ class Layout:
     context: str | None = None
     """What the prompt is about, and may be empty: the `input` of instruction data."""
     system: str | None = None
+    history: str | None = None
+    """Turns before the prompt: lists of what the user and the assistant said, as Alpaca data have them."""
 
     @property
     def columns(self) -> list[str]:
         """The columns that are read."""
-        return [name for name in (self.messages, self.system, self.prompt, self.context, self.completion) if name]
+        named = (self.messages, self.system, self.history, self.prompt, self.context, self.completion)
+        return [name for name in named if name]
 
     @property
     def asked(self) -> dict[str, str]:
         """The columns that hold what the model is asked, by the name of the setting."""
         named = {"messages": self.messages, "system": self.system, "prompt": self.prompt, "context": self.context}
+        named |= {"history": self.history}
         return {name: column for name, column in named.items() if column}
 
     @property
@@ -58,6 +64,7 @@ class Layout:
         named = {
             "system message": self.system,
             "messages": self.messages,
+            "history": self.history,
             "prompt": self.prompt,
             "context": self.context,
             "reply": self.completion,
@@ -85,7 +92,21 @@ class Layout:
             prompt = f"{prompt}\n\n{row[self.context]}"
         asked = messages_of(prompt) if isinstance(prompt, list) else [message("user", prompt)]
         given = messages_of(completion) if isinstance(completion, list) else [message("assistant", completion)]
-        return asked + given
+        return earlier(row[self.history] if self.history else None) + asked + given
+
+
+def earlier(turns: Any) -> Conversation:
+    """Return the messages of turns before the prompt: pairs of what the user and the assistant said.
+
+    Raises:
+        Unusable: they are something else.
+    """
+    turns = written_out(turns)
+    if is_blank(turns):
+        return []
+    if not isinstance(turns, list) or not all(isinstance(turn, list) and len(turn) == 2 for turn in turns):
+        raise Unusable("whose history is no list of pairs, of what the user and the assistant said")
+    return [message(role, text) for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)]
 
 
 def find_layout(existing: Sequence[str], given: Layout) -> Layout:
@@ -99,10 +120,14 @@ def find_layout(existing: Sequence[str], given: Layout) -> Layout:
             f"data.messages is {given.messages!r}, a column with whole conversations, and data.prompt, "
             "data.completion or data.context is given too; give one or the other"
         )
+    if given.history is not None and given.history not in existing:
+        find_column(existing, "history", given.history, (), "the turns before")
     system = optional(existing, "system", given.system, SYSTEM_NAMES)
     whole = given.messages is None and not given.prompt and not given.completion
     messages = optional(existing, "messages", given.messages, MESSAGES_NAMES) if whole or given.messages else None
     if messages is not None:
+        if given.history is not None:
+            raise UserError(f"data.history is given, but {messages!r} holds whole conversations; leave it out")
         return Layout(messages=messages, system=system)
     problems: list[str] = []
     found: dict[str, str] = {}
@@ -121,7 +146,8 @@ def find_layout(existing: Sequence[str], given: Layout) -> Layout:
     rest = [name for name in existing if name not in found.values()]
     # "input" goes with "instruction" and is a prompt of its own without it; a "context" column alone may hold anything.
     usual = CONTEXT_NAMES if found["prompt"].lower() in PROMPT_NAMES[1] else ()
-    return Layout(None, found["prompt"], found["completion"], optional(rest, "context", given.context, usual), system)
+    context = optional(rest, "context", given.context, usual)
+    return Layout(None, found["prompt"], found["completion"], context, system, given.history)
 
 
 def optional(existing: Sequence[str], flag: str, given: str | None, tiers: Sequence[Sequence[str]]) -> str | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from toolkit.config.schema import at_least, locates
 from toolkit.data.columns import find_column, find_columns
@@ -13,7 +13,11 @@ from toolkit.data.labels import Kind
 from toolkit.data.reading import Checked, counts_line
 from toolkit.errors import UserError
 from toolkit.sample_data.docstrings import docstrings
+from toolkit.tasks.text_classification.folders import text_folders
 from toolkit.tasks.text_classification.texts import Texts
+
+if TYPE_CHECKING:
+    from toolkit.data.sources import Splits
 
 CORPUS_LENGTH = 128
 """Tokens that texts of the embedded corpus are truncated to: few are longer, and those would take much of the time."""
@@ -65,11 +69,7 @@ class LabelledTexts(DataConfig):
         `known_labels` are those of a saved model, in the order of their ids; null or none numbers what is found: in the
         order that the data brings, or sorted. Raises UserError with everything that is wrong.
         """
-        read = self.tables(
-            lambda: embedded_splits(
-                "docstrings of this Python's standard library; the label is the package", docstrings()
-            )
-        )
+        read = self.each_set(lambda own: text_folders(own) or own.named_tables(_embedded))
         existing, schema = read.train.column_names, read.train.data.schema
         textual = [name for name in existing if is_text(schema.field(name).type)]
         weight, given = self.weight, (self.text, self.text_pair, self.label)
@@ -134,3 +134,7 @@ class LabelledTexts(DataConfig):
                 )
             asked = kind
         return cast(Kind, asked)
+
+
+def _embedded() -> "Splits":
+    return embedded_splits("docstrings of this Python's standard library; the label is the package", docstrings())

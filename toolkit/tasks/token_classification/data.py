@@ -19,7 +19,7 @@ from toolkit.errors import UserError
 from toolkit.sample_data.code_tokens import code_tokens
 from toolkit.task import Postprocessed, TaskData
 from toolkit.tasks.token_classification.files import read_tag_files
-from toolkit.tasks.token_classification.rows import TaggedRows, read_rows
+from toolkit.tasks.token_classification.rows import TaggedRows, read_rows, refuse_numbers
 from toolkit.tasks.token_classification.tags import (
     OUTSIDE,
     Kind,
@@ -100,6 +100,8 @@ class TaggedTexts(DataConfig):
         """
         read = self._tables()
         words, tags = self._columns(read)
+        if self.tokens is None and words == "tokens" and "column_2" in read.train.column_names:
+            refuse_numbers(read.train)
         if problems := missing_columns(read.tables, (words, tags)):
             raise UserError(*problems)
         splits, dropped = usable_rows(

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.data.config import DataConfig
-from toolkit.data.discovery import is_file, named_files
-from toolkit.data.files import PACKED, FileOptions, format_of
+from toolkit.data.discovery import named_files
+from toolkit.data.endings import PACKED, format_of
+from toolkit.data.files import FileOptions
+from toolkit.data.formats.archive import file_on_disk, is_file
 from toolkit.data.formats.conll import conll_table, read_conll
-from toolkit.data.formats.content import refuse_foreign
+from toolkit.data.formats.content import refuse_packed
 from toolkit.data.formats.text import file_errors
 from toolkit.errors import UserError
 
@@ -57,9 +59,10 @@ def _read(path: Path, options: FileOptions) -> "Splits":
         read = read_splits(name=None, config=None, train=str(path), evaluate=None, options=options)
         return replace(read, train=_with_words(read.train))
     with file_errors(path):
-        refuse_foreign(path)
-        table = read_conll(path)
-    return Splits(datasets.Dataset(table), None, f"{path} (read as CoNLL)", (path,))
+        refuse_packed(path)
+        table, note = read_conll(path)
+    how = ", ".join(part for part in ("read as CoNLL", note) if part)
+    return Splits(datasets.Dataset(table), None, f"{path} ({how})", (file_on_disk(path),))
 
 
 def _with_words(rows: Any) -> Any:
@@ -70,7 +73,7 @@ def _with_words(rows: Any) -> Any:
     if rows.column_names != ["text"]:
         return rows
     parts = [
-        conll_table(text.split("\n"), f"text file {number:,}" if len(rows) > 1 else "the text file")
+        conll_table(text.split("\n"), f"text file {number:,}" if len(rows) > 1 else "the text file")[0]
         for number, text in enumerate(rows["text"], start=1)
     ]
     return datasets.Dataset(pa.concat_tables(parts))

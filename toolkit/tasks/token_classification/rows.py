@@ -15,6 +15,10 @@ from toolkit.data.reading import Checked, TableRows, checked_rows
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
 
+LOOKED_AT = 100
+UNIVERSAL = 8
+"""Columns of CoNLL-U between the first and the last; the third is the part of speech."""
+
 
 @dataclass(frozen=True)
 class TaggedRows(TableRows):
@@ -108,6 +112,21 @@ def read_rows(name: str, table: Any, words: str, tags: str) -> Checked[TaggedRow
     flat = datasets.Dataset(pa.table({"tokens": word_lists.cast(pa.list_(pa.string()))}))
     numbers = np.arange(len(counts), dtype=np.int64)
     return checked_rows(TaggedRows(name, flat, numbers, starts_of(tag_counts), codes, names, bool(given)), wrong)
+
+
+def refuse_numbers(table: Any) -> None:
+    """Raise UserError for a CoNLL file whose first column numbers the words of each sentence: they are no words."""
+    sentences = table.select_columns(["tokens"])[:LOOKED_AT]["tokens"]
+    if all(words == [str(number + 1) for number in range(len(words))] for words in sentences):
+        columns = [name for name in table.column_names if name.startswith("column_")]
+        words, tags = columns[0], columns[2 if len(columns) == UNIVERSAL else 1] if len(columns) > 1 else "tags"
+        raise UserError(
+            "the first column of the CoNLL file numbers the words (1, 2, 3, ...); say which holds the words and which "
+            f"the tags, such as --data.tokens {words} --data.tags {tags} (the columns are "
+            f"{', '.join(table.column_names)}, and the first sentence has there "
+            + ", ".join(f"{name} {table[0][name][:2]}" for name in (words, tags))
+            + ")"
+        )
 
 
 def _lists(name: str, table: Any, column: str, flag: str) -> Any:
