@@ -32,6 +32,7 @@ ORDER = """
     optimizer schedules
     models
     distributed
+    tracking
     sample_data
     data
     output

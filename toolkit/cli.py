@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser, commands = command_line()
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
-        near = get_close_matches(words[0].lower(), commands.choices, 1)
+        near = get_close_matches(words[0].lower(), commands.choices, 1, 0.7)  # `train` means no `track`
         hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(commands.choices)}"
         parser.error(f"{words[0]} is no command; {hint}")
     # What comes after -- belongs to the recipe, whatever it looks like.
@@ -44,13 +44,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command_line() -> tuple[argparse.ArgumentParser, Any]:
     """Return what reads the command line, and its commands by name (`choices`), which the docs list too."""
     parser = argparse.ArgumentParser(prog="toolkit", description="Look after runs of finetune-toolkit.")
-    commands = parser.add_subparsers(required=True, metavar="{status,verify,compare,report,export,push,predict,chat}")
+    names = "status,verify,compare,report,export,push,track,predict,chat"
+    commands = parser.add_subparsers(required=True, metavar=f"{{{names}}}")
     add_status(commands)
     add_verify(commands)
     add_compare(commands)
     add_report(commands)
     add_export(commands)
     add_push(commands)
+    add_track(commands)
     add_predict(commands)
     add_chat(commands)
     return parser, commands
@@ -172,6 +174,25 @@ def add_push(commands: Any) -> None:
         metavar="FILE",
         help="send this file of the model's folder too, which is no part of a model",
     )
+
+
+def add_track(commands: Any) -> None:
+    track = commands.add_parser(
+        "track",
+        help="send the curves of a run to trackers",
+        description="Send the curves, the settings and the metrics of a run to trackers, each step once, whatever was "
+        "sent before. A run that is under way is followed until it ends. Exit code: 0 all is there, 1 something is "
+        "missing, 2 something that the user can fix.",
+    )
+    track.set_defaults(command=send_to_trackers)
+    track.add_argument("run", type=Path, metavar="RUN", help="the run folder, such as runs/classify")
+    track.add_argument(
+        "--to", metavar="NAMES", help="the trackers, separated by commas (default: those of the run's own track.to)"
+    )
+    track.add_argument("--project", metavar="NAME", help="the project there, for a run that was never sent there")
+    track.add_argument("--run_name", metavar="NAME", help="what the run is called there, if it was never sent there")
+    # The process that trains, where that has started this one.
+    track.add_argument("--parent", type=int, help=argparse.SUPPRESS)
 
 
 def add_predict(commands: Any) -> None:
@@ -360,6 +381,13 @@ def push_model(given: argparse.Namespace) -> int:
     names = ("model", "repo", "public", "revision", "message")
     wish = Wish(**{name: getattr(given, name) for name in names}, also=tuple(given.also))
     return push(wish, Console(is_main=True))
+
+
+def send_to_trackers(given: argparse.Namespace) -> int:
+    """Send a run to trackers and return the exit code."""
+    from toolkit.tracking.command import track
+
+    return track(given.run, given.to, given.project, given.run_name, given.parent)
 
 
 def predict_rows(given: argparse.Namespace) -> int:

@@ -83,12 +83,13 @@ CALLED_ELSEWHERE = {
     "seed": "data_seed random_seed",
     "steps": "max_steps max_train_steps",
     "timeout.rendezvous": "meeting rdzv_timeout",
+    "track.run_name": "wandb_run_name wandb_name experiment_name",
+    "track.project": "wandb_project project_name tracker_project_name",
+    "track.to": "report_to log_with use_wandb with_tracking logger loggers tracker trackers",
     "the recipe trains and evaluates without being told to": "do_train",
     "nothing is overwritten: give another --output": "overwrite_output_dir",
     "no code from a hub is run": "trust_remote_code",
-    "a run sends nothing to anybody; the run folder has its curves (ledger.jsonl) and its model": "report_to use_wandb "
-    "wandb_project",
-    "a run sends nothing to anybody; afterwards: toolkit push RUN owner/name": "push_to_hub hub_model_id hub_token "
+    "a run sends its model to nobody; afterwards: toolkit push RUN owner/name": "push_to_hub hub_model_id hub_token "
     "hub_private_repo hub_strategy push_to_hub_model_id",
     ACCUMULATION: "gradient_accumulation_steps accumulate_grad_batches per_device_train_batch_size "
     "per_gpu_train_batch_size",
