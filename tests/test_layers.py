@@ -17,7 +17,7 @@ ORDER = """
     predict
     recipe_command
     run export_command
-    run_folder_claim run_record evaluate_only recipe_file
+    run_folder_claim run_record evaluate_only recipe_file command_parser
     best_weights
     loop out_of_memory
     prepare

@@ -4,15 +4,18 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
+from toolkit.command_parser import CommandParser, refuse_command
 from toolkit.errors import DEFECT, DONE, STOPPED, USER_CAN_FIX, UserError
 from toolkit.output import pipes
 from toolkit.output.console import Console, figures
+from toolkit.output.nearby_runs import no_run_folder
 from toolkit.output.run_folder import is_locked, read_record
 
 # 0: done or under way; 2: the user can fix it; 75: stopped on request, to be started again; 1: failed or died.
@@ -25,25 +28,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pipes.prepare()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser, commands = command_line()
-    if words and not words[0].startswith("-") and words[0] not in commands.choices:
-        near = get_close_matches(words[0].lower(), commands.choices, 1, 0.7)  # `train` means no `track`
-        hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(commands.choices)}"
-        parser.error(f"{words[0]} is no command; {hint}")
-    # What comes after -- belongs to the recipe, whatever it looks like.
-    end_of_own = words.index("--") if words[:1] == ["verify"] and "--" in words else len(words)
-    given = parser.parse_args(words[:end_of_own], argparse.Namespace(for_recipe=words[end_of_own + 1 :]))
     try:
+        given = arguments_of(parser, commands.choices, words)
         code: int = given.command(given)
+        pipes.flush()
         return code
     except UserError as error:
-        sys.stdout.flush()
-        print("\n".join(["toolkit can't go on:", *(f"  - {problem}" for problem in error.problems)]), file=sys.stderr)
+        with suppress(UserError):
+            pipes.flush()
+        pipes.print_line(
+            "\n".join(["toolkit can't go on:", *(f"  - {problem}" for problem in error.problems)]), sys.stderr
+        )
         return USER_CAN_FIX
 
 
-def command_line() -> tuple[argparse.ArgumentParser, Any]:
+def command_line() -> tuple[CommandParser, Any]:
     """Return what reads the command line, and its commands by name (`choices`), which the docs list too."""
-    parser = argparse.ArgumentParser(prog="toolkit", description="Look after runs of finetune-toolkit.")
+    parser = CommandParser(prog="toolkit", description="Look after runs of finetune-toolkit.")
+    parser.add_argument("--version", action="version", version=f"finetune-toolkit {own_version()}")
     names = "status,verify,compare,report,export,push,track,predict,chat"
     commands = parser.add_subparsers(required=True, metavar=f"{{{names}}}")
     add_status(commands)
@@ -58,6 +60,37 @@ def command_line() -> tuple[argparse.ArgumentParser, Any]:
     return parser, commands
 
 
+def own_version() -> str:
+    """Return the version of the toolkit, as far as it is known: it may be used without being installed."""
+    try:
+        return version("finetune-toolkit")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def arguments_of(parser: CommandParser, commands: Mapping[str, CommandParser], words: list[str]) -> argparse.Namespace:
+    """Return the arguments of a command.
+
+    Raises:
+        UserError: there is no such command, or what it is given is not what it takes.
+    """
+    if not words:
+        raise UserError(f"there is no command; give one of {', '.join(commands)} (toolkit --help says what they do)")
+    if not words[0].startswith("-") and words[0] not in commands:
+        refuse_command(words[0], list(commands))
+    # What comes after -- belongs to the recipe, whatever it looks like.
+    end_of_own = words.index("--") if words[:1] == ["verify"] and "--" in words else len(words)
+    own = argparse.Namespace(for_recipe=words[end_of_own + 1 :])
+    given, unknown = parser.parse_known_args(words[:end_of_own], own)
+    if unknown:
+        command = commands.get(words[0], parser)
+        resumes = words[0] == "verify" and "--resume" in words
+        after = words.index(unknown[0])
+        for_recipe = f": what belongs to the recipe comes after --, such as -- {' '.join(words[after : after + 2])}"
+        command.refuse(unknown, for_recipe if resumes else "")
+    return given
+
+
 def add_status(commands: Any) -> None:
     status = commands.add_parser(
         "status",
@@ -66,7 +99,7 @@ def add_status(commands: Any) -> None:
         "fix, 75 stopped on request, 1 failed or died. A launcher turns every code but 0 into 1: ask here instead.",
     )
     status.set_defaults(command=show_status)
-    status.add_argument("run", type=Path, help="the run folder, such as runs/classify")
+    status.add_argument("run", type=Path, metavar="RUN", help="the run folder, such as runs/classify")
 
 
 def add_verify(commands: Any) -> None:
@@ -257,26 +290,35 @@ def show_status(given: argparse.Namespace) -> int:
     folder: Path = given.run
     record = read_record(folder)
     if not record:
-        print(f"{folder} is no run folder: it has no run.json that can be read", file=sys.stderr)
-        return USER_CAN_FIX
+        raise UserError(no_run_folder(folder, "it has no run.json that can be read"))
     state = str(record.get("status"))
+    if state not in CODES:
+        raise UserError(
+            f"{folder / 'run.json'} is damaged, or was written by something else: its status is "
+            f"{record.get('status')!r}, and not one of {', '.join(CODES)}; toolkit verify {folder} says what is left"
+        )
     died = state == "running" and not is_locked(folder)
     summary = {"status": f"{state}, but no process works on it: it has died" if died else state}
     if record.get("reason"):
         summary["reason"] = record["reason"]
-    if "step" in record:
+    if is_number(record.get("step")) and is_number(record.get("epoch", 0.0)):
         summary["step"] = steps_done(folder, record)
-    if exported := record.get("exported"):
+    if isinstance(exported := record.get("exported"), dict) and is_number(exported.get("step")):
         summary["model"] = saved_model(folder, exported)
-    if record.get("repeated"):
+    if is_number(record.get("repeated")) and record["repeated"]:
         summary["repeated"] = f"{record['repeated']:,} step(s) were done again after a crash"
     for name in ("metrics", "baseline"):
-        if record.get(name):
-            summary[name] = figures({key: value for key, value in record[name].items() if value is not None})
-    if record.get("problems"):
+        if isinstance(record.get(name), dict) and record[name]:
+            summary[name] = figures({key: value for key, value in record[name].items() if is_number(value)})
+    if isinstance(record.get("problems"), list) and record["problems"]:
         summary["problem"] = "; ".join(map(str, record["problems"]))
     Console(is_main=True).summary(str(folder), summary)
     return DEFECT if died else code_of(state, record)
+
+
+def is_number(value: object) -> bool:
+    """Return whether this is a number, in a file that may be damaged."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def saved_model(folder: Path, exported: dict[str, Any]) -> str:
@@ -310,7 +352,7 @@ def verify_run_or_recipe(parser: argparse.ArgumentParser, given: argparse.Namesp
     own = {name: getattr(given, name) for name in ("processes", "then", "steps", "output")}
     chosen = {name: value for name, value in own.items() if value is not None}
     if (given.run is None) == (given.resume is None):
-        parser.error("give either a run folder or --resume and a recipe")
+        parser.error("give either a run folder (toolkit verify RUN) or a recipe (toolkit verify --resume RECIPE)")
     if given.resume is None:
         if chosen or given.for_recipe:
             parser.error(f"{' '.join([*('--' + name for name in chosen), *given.for_recipe])} goes with --resume only")

@@ -27,6 +27,7 @@ from toolkit.models.parameters import digest_of_frozen
 from toolkit.output.console import Console, Display
 from toolkit.output.evaluation_file import Evaluation, evaluation_of, weights_of_training, write_evaluation
 from toolkit.output.ledger import read_ledger
+from toolkit.output.nearby_runs import no_run_folder
 from toolkit.output.result import Result, print_result
 from toolkit.output.run_folder import RunFolder, begun_in, explain_disk_errors, folder_name, sealed_folders, step_of
 from toolkit.prepare import prepare_for_evaluation
@@ -51,13 +52,21 @@ def export(run: Path, step: int | None, recipe: Path | None, console: Console) -
     folder = RunFolder(run.resolve())
     record = folder.record()
     if not record or not folder.config_file.is_file():
-        raise UserError(f"{run} is no run folder: it has no run.json and config.yaml that can be read")
+        raise UserError(no_run_folder(run, "it has no run.json and config.yaml that can be read"))
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise UserError("toolkit export works in one process; start it without a launcher")
     if recipe is None and record.get("recipe_file") is None:
         raise UserError(f"the run in {run} does not say which file its recipe is in; name it with --recipe")
     config_class, build_task = load_recipe((recipe or Path(record["recipe_file"])).resolve())
-    config = replace(parse(config_class, "", ["--config", str(folder.config_file)]), output=str(folder.path))
+    try:
+        config = replace(parse(config_class, "", ["--config", str(folder.config_file)]), output=str(folder.path))
+    except UserError:
+        if recipe is None or recipe.stem == record.get("recipe"):
+            raise
+        raise UserError(
+            f"the run in {run} is one of the recipe {record.get('recipe')}, whose settings {recipe} does not have; "
+            "name the file of that recipe, or leave --recipe out where it has not moved"
+        ) from None
     start = chosen_checkpoint(folder, config, step)
     runtime = start_as_before(record, config)
     folder.claim()
@@ -73,6 +82,11 @@ def export(run: Path, step: int | None, recipe: Path | None, console: Console) -
     finally:
         folder.release()
         runtime.close()
+
+
+def shown(path: Path) -> str:
+    """Return a path as one from here, where it lies here, which is shorter to read."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def start_as_before(record: Mapping[str, Any], config: Config) -> Runtime:
@@ -107,8 +121,8 @@ def chosen_checkpoint(folder: RunFolder, config: Config, step: int | None) -> St
     listed = ", ".join(f"{number:,}" for number in reversed(steps))
     if not steps:
         raise UserError(
-            f"{folder.path} has no checkpoint (checkpoint.keep 0 keeps none of a finished run); there is nothing to "
-            "export"
+            f"{shown(folder.path)} has no checkpoint (checkpoint.keep 0 keeps none of a finished run); there is "
+            "nothing to export"
         )
     if step is None:
         rows = read_ledger(folder.ledger_file) if folder.ledger_file.is_file() else iter(())
@@ -116,13 +130,13 @@ def chosen_checkpoint(folder: RunFolder, config: Config, step: int | None) -> St
         best = best_of_rows(config.checkpoint.best, held) if config.exports_best else None
         step = best.step if best is not None else steps[0]
     if step not in steps:
-        raise UserError(f"{folder.path} has no checkpoint of step {step:,}; it has those of step {listed}")
+        raise UserError(f"{shown(folder.path)} has no checkpoint of step {step:,}; it has those of step {listed}")
     checkpoint = folder.checkpoints / folder_name(step)
     try:
         manifest = inspect(checkpoint)
     except DamagedError as damage:
         raise UserError(
-            f"the checkpoint {checkpoint} can't be read: {damage}; there are those of step {listed}"
+            f"the checkpoint {shown(checkpoint)} can't be read: {damage}; there are those of step {listed}"
         ) from None
     return Start(step, checkpoint, read_state(checkpoint), seal=manifest.seal)
 
@@ -160,8 +174,6 @@ def save(
         assert known is not None  # requests to stop are not noted here
         evaluation = replace(known, metrics=noted or known.metrics)
     with explain_disk_errors(folder.path):
-        if task.data.evaluate is not None:
-            write_evaluation(folder.path, evaluation, weights, {"samples": len(task.data.evaluate), "digest": data})
         record = folder.record()
         results = results_for_export(
             task,
@@ -181,6 +193,9 @@ def save(
             raise
         except Exception as error:
             raise UserError(f"to save the model of step {start.step:,} failed: {in_words(error)}") from error
+        # After the model, for which the disk is likelier to be too small: then nothing has changed.
+        if task.data.evaluate is not None:
+            write_evaluation(folder.path, evaluation, weights, {"samples": len(task.data.evaluate), "digest": data})
         of_run = {
             "metrics": evaluation.metrics,
             "baseline": evaluation.baseline,

@@ -1,5 +1,6 @@
 """The seam between `toolkit predict` and a task: how the rows of a file, which have no labels, become predictions."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -120,8 +121,14 @@ class Request:
         if name in self.columns:
             return name
         near = get_close_matches(name, self.columns, 1)
-        hint = f"--column {part}={near[0]}" if near else f"--column {part}=COLUMN"
-        raise UserError(f"the file has no column {name!r} ({part}, {why}); {self.listed}: give {hint}")
+        # Who writes --column review=text means text=review.
+        turned = [other for other, column in self.given.items() if column == part and other in self.columns]
+        likely = [*turned, *near, *self.columns]
+        sure = "give" if turned or near or len(self.columns) == 1 else f"give --column {part}=COLUMN, such as"
+        raise UserError(
+            f"the file has no column {name!r} ({part}, {why}); {self.listed}: {sure} --column "
+            + shlex.quote(f"{part}={likely[0] if likely else 'COLUMN'}")
+        )
 
     @property
     def listed(self) -> str:

@@ -6,13 +6,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from toolkit.config.schema import AnyConfig, Config
 from toolkit.config.trackers import tracker_names
+from toolkit.distributed.launcher_variables import check_launcher_variables
 from toolkit.errors import DEFECT, DONE, STOPPED, USER_CAN_FIX, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.output import pipes
 
@@ -41,6 +42,7 @@ def fine_tune(
     config: AnyConfig | None = None
     pipes.prepare()
     try:
+        check_launcher_variables()
         config = settings_of(config_class, module.__doc__ or "", arguments, recipe)
         code = stays_stopped(config)
         if code is not None:
@@ -73,7 +75,8 @@ def fine_tune(
     except Exception:
         traceback.print_exc()
         code = DEFECT
-    pipes.flush()
+    with suppress(UserError):
+        pipes.flush()
     sys.exit(code)
 
 
@@ -193,7 +196,8 @@ def report(recipe: str, config: Config | None, error: UserError) -> None:
         record_refusal(Path(config.output), error.problems)
     from toolkit.distributed.final_message import print_final_message
 
-    pipes.flush()
+    with suppress(UserError):
+        pipes.flush()
     print_final_message(
         "\n".join(["", f"{recipe} can't go on:", *(f"  - {problem}" for problem in error.problems)]), sys.stderr
     )

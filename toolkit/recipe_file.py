@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -20,7 +21,11 @@ def load_recipe(path: Path) -> tuple[type[Config], Callable[[Any], Any]]:
     name = f"recipe_{path.stem}"
     spec = spec_from_file_location(name, path) if path.is_file() and path.suffix == ".py" else None
     if spec is None or spec.loader is None:
-        raise UserError(f"{path} is no Python file; name the recipe's, such as recipes/classify.py")
+        around = [file.name for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        near = get_close_matches(path.name, around, 1)
+        hint = f"did you mean {path.with_name(near[0])}?" if near else "name the recipe's, such as recipes/classify.py"
+        what = "is no Python file" if path.exists() else "does not exist"
+        raise UserError(f"the recipe {path} {what}; {hint}")
     module = module_from_spec(spec)
     # Dataclasses and the command line look up the module of a class by its name.
     sys.modules[name] = module

@@ -105,10 +105,8 @@ def test_every_field_that_such_a_name_leads_to_exists() -> None:
 
 @pytest.mark.parametrize(
     ("word", "message"),
-    [("stauts", "stauts is no command; did you mean status?"), ("train", "train is no command; give one of status, ")],
+    [("stauts", "stauts is no command; did you mean status?"), ("list", "list is no command; give one of status, ")],
 )
 def test_a_mistyped_command(capsys: pytest.CaptureFixture[str], word: str, message: str) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([word, "runs/classify"])
-    assert ended.value.code == 2
+    assert main([word, "runs/classify"]) == 2
     assert message in capsys.readouterr().err

@@ -50,5 +50,5 @@ def test_a_talk_begins_anew(run: Path) -> None:
 
 
 def test_mistakes(run: Path, tmp_path: Path) -> None:
-    command_here("chat", tmp_path / "no" / "model").told("there is no folder")
+    command_here("chat", tmp_path / "no" / "model").told("and there is no such folder")
     command_here("chat", run, "--tokens", "0", "--temperature", "-1").told("--tokens is 0", "--temperature is -1")

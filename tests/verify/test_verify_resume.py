@@ -351,7 +351,7 @@ def test_arguments_that_can_not_be_are_refused_together(tmp_path: Path, capsys: 
     for part in (
         "there is no recipe",
         "--steps is 3",
-        "0 process(es)",
+        "--then is 0; it must be 1 or greater",
         "is not empty",
         "--epochs is given",
         "--checkpoint.every is",
@@ -362,9 +362,7 @@ def test_arguments_that_can_not_be_are_refused_together(tmp_path: Path, capsys: 
 
 @pytest.mark.parametrize("words", [["RUN", "--resume", "x.py"], ["--resume", "x.py", "--recipe", "x.py"], []])
 def test_commands_that_contradict_themselves_are_refused(words: list[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["verify", *words])
-    assert end.value.code == 2
+    assert main(["verify", *words]) == 2
 
 
 def test_the_help_of_every_command_is_there_and_loads_nothing_heavy() -> None:

@@ -81,6 +81,8 @@ class ModelConfig:
         return "adapters" if has_adapters else "pretrained"
 
     def problems(self) -> Iterator[str]:
+        if self.name is not None and not self.name.strip():
+            yield "model.name is empty; give a model folder or a hub id, or leave it out for the embedded model"
         if self.revision is not None and self.name is None:
             yield f"model.revision is {self.revision!r}, but the embedded model has no revisions; give model.name too"
         if self.dropout is not None and not 0 <= self.dropout < 1:

@@ -9,14 +9,19 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from toolkit.config.help import help_parser
 from toolkit.config.schema import AnyConfig, Config, leaves
-from toolkit.config.suggestions import nearest, show, suggestion
+from toolkit.config.stray_words import has_long_dash, split_value, stray_word
+from toolkit.config.suggestions import is_called_elsewhere, nearest, show, suggestion
 from toolkit.config.values import NotFiniteError, allowed, as_type, remedy, takes
 from toolkit.config.yaml import entries, is_number, read_text, read_yaml, to_yaml
 from toolkit.errors import UserError
+
+OF_A_LAUNCH_FILE = ("compute_environment", "distributed_type", "machine_rank", "main_training_function")
+"""Keys that tell a launch file of Accelerate from settings of a recipe."""
 
 
 def parse(config_class: type[AnyConfig], description: str, arguments: Sequence[str] | None = None) -> AnyConfig:
@@ -98,13 +103,21 @@ class Settings:
             name, equals, text = token.lstrip("-").partition("=")
             value = text if equals else None
             if not looks_like_flag(token):
-                self.problems.append(f"{show(token)} is not a flag; a setting is given as --name value")
+                self.problems.append(stray_word(token, self.known, arguments))
+                if has_long_dash(token) and rest and not looks_like_flag(rest[0]):
+                    rest.pop(0)
                 continue
             if name == "print_config" and value is None:
                 self.print_config = True
                 continue
             if value is None and rest and not looks_like_flag(rest[0]):
                 value = rest.pop(0)
+                more = list(takewhile(lambda word: not looks_like_flag(word), rest))
+                if more and (problem := split_value(name, self.known, [value, *more])):
+                    self.problems.append(problem)
+                    self.doubtful.add(name)
+                    del rest[: len(more)]
+                    continue
             elif value is None and takes(self.known.get(name), bool):
                 value = "true"
             if not token.startswith("--") or not name:
@@ -124,7 +137,8 @@ class Settings:
         """Read one configuration file; what it sets replaces what files before it set."""
         self.files.append(path)
         try:
-            found = [Setting(key, value, path) for key, value in entries(read_yaml(path), self.known)]
+            content = read_yaml(path)
+            found = [Setting(key, value, path) for key, value in entries(content, self.known)]
         except UserError as error:
             self.problems += error.problems
             self.has_unread_file = True
@@ -132,6 +146,12 @@ class Settings:
             self.problems.append(f"the configuration file {path} refers to itself")
             self.has_unread_file = True
         else:
+            if not content.keys().isdisjoint(OF_A_LAUNCH_FILE):
+                self.problems.append(
+                    f"{path} is a launch file of Accelerate, and --config takes settings of the recipe; give it to the "
+                    f"launcher: accelerate launch --config_file {path} before the recipe"
+                )
+                return
             # A section with nothing under it is allowed: its lines may be commented out.
             self.add([setting for setting in found if setting.value or not self.is_section(setting.key)])
 
@@ -175,6 +195,14 @@ class Settings:
         else:
             written = f"{key}: {show(setting.value)} ({setting.origin})"
         if self.is_section(key):
+            meant = [name for name in nearest(key, self.known) if name.startswith(f"{key}.")]
+            if meant and is_called_elsewhere(key, meant[0]):
+                self.doubtful.add(meant[0])
+                self.problems.append(
+                    f"{written} can't be set, {key} is a section; did you mean {dashes}{meant[0]}? (Others in it: "
+                    f"{', '.join(name for name in self.known if name.startswith(f'{key}.') and name not in meant)})"
+                )
+                return
             inside = ", ".join(dashes + name for name in self.known if name.startswith(f"{key}."))
             self.problems.append(f"{written} can't be set, {key} is a section; give one of {inside}")
             return

@@ -266,7 +266,10 @@ class CheckpointConfig:
         yield from at_least(0, "checkpoint.keep", self.keep)
         direction, _, metric = self.best.partition(" ")
         if direction not in ("lowest", "highest") or not metric.strip():
-            yield f"checkpoint.best is {self.best!r}; give lowest or highest and a metric, such as 'highest accuracy'"
+            word = self.best.split()[-1] if self.best.split() else "highest"
+            example = "accuracy" if word in ("lowest", "highest") else word
+            way = "lowest" if example in ("loss", "perplexity") else "highest"
+            yield f'checkpoint.best is {self.best!r}; give lowest or highest and a metric, such as "{way} {example}"'
         if self.grace is not None and not self.grace > 0:
             yield f"checkpoint.grace is {self.grace}; it must be greater than 0, or null for no limit"
 
@@ -398,6 +401,8 @@ class Config:
                 "export is average, and no average of the weights is kept (optim.average is null); give its decay, "
                 "such as --optim.average 0.999, or --export last"
             )
+        if self.output is not None and not self.output.strip():
+            yield "output is empty; name the run folder, such as --output runs/first, or leave it out"
         if self.seed < 0:
             yield f"seed is {self.seed}; it must be 0 or greater"
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:

@@ -1,12 +1,13 @@
 """Which values the type of a field takes: the check, the words for it, and advice where a value is refused."""
 
 import math
+import re
 from contextlib import suppress
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from toolkit.config.suggestions import nearest, show
-from toolkit.config.yaml import read_text
+from toolkit.config.suggestions import nearest_value, show
+from toolkit.config.yaml import is_number, read_text
 
 PLAIN_WORDS: dict[Any, str] = {
     int: "a whole number",
@@ -95,14 +96,43 @@ def allowed(hint: Any) -> str:
 
 def remedy(hint: Any, value: Any, from_file: bool) -> str:
     """Return the end of a sentence that says what to write instead, where that can be guessed."""
-    if isinstance(value, str) and (words := nearest(value, choices(hint))):
-        return f"; did you mean {words[0]}?"
-    number = read_text(str(value))
-    if takes(hint, int) and isinstance(number, float) and number.is_integer():
-        return f"; write {number:.0f}"
+    if isinstance(value, str) and (meant := nearest_value(value, choices(hint))):
+        return f"; did you mean {meant}?"
+    if isinstance(value, str) and value.lower() in ("none", "nil", "") and takes(hint, NoneType):
+        return "; write null" if value else "; write null for none"
+    number = number_in(value, hint)
+    if number is not None:
+        return f"; write {number}"
+    if isinstance(value, str) and (listed := as_list(hint, value)):
+        return f"; write {listed}" if from_file else f'; write "{listed}"'
     if takes(hint, str) and from_file and not isinstance(value, list | dict):
         return "; put it in quotes"
     return ""
+
+
+def number_in(value: Any, hint: Any) -> str | None:
+    """Return the number that was meant, as it is written here: `1e3` or `1,000` steps, a rate of `0,1` or of `10%`."""
+    text = str(value).strip().rstrip(",;")
+    if takes(hint, int):
+        # A comma divides thousands where they are round; 224,224 may be two numbers.
+        number = read_text(re.sub(r"(?<=\d)(_(?=\d{3}\b)|[,'](?=\d00\b))", "", text))
+        whole = isinstance(number, int | float) and not isinstance(number, bool) and float(number).is_integer()
+        return f"{number:.0f}" if whole and math.isfinite(number) else None
+    if not takes(hint, float):
+        return None
+    if text.endswith("%") and is_number(text[:-1]):
+        return f"{float(text[:-1]) / 100:g}"
+    text = re.sub(r"^([-+]?\d+),(\d+)$", r"\1.\2", text)
+    return text if is_number(text) and text != str(value) else None
+
+
+def as_list(hint: Any, text: str) -> str | None:
+    """Return words or numbers with commas between them as a list of YAML, if the type takes that."""
+    words = [word for word in re.split(r"[,\s]+", text.strip("()[]{} ")) if word]
+    with suppress(ValueError, NotFiniteError):
+        taken = as_type(hint, [read_text(word) for word in words]) if words else None
+        return f"[{', '.join(words)}]" if isinstance(taken, list | tuple) else None
+    return None
 
 
 def choices(hint: Any) -> list[str]:

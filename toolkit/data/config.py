@@ -70,7 +70,8 @@ class DataConfig:
         if self.max_rows is not None:
             yield from at_least(2, "data.max_rows", self.max_rows)
         if not 0 < self.held_out < 1:
-            yield f"data.held_out is {self.held_out}; it must be between 0 and 1, both exclusive"
+            part = f"; write {self.held_out / 100:g} for {self.held_out:g}%" if 1 < self.held_out < 100 else ""
+            yield f"data.held_out is {self.held_out}; it must be between 0 and 1, both exclusive{part}"
         if self.config is not None and self.name is None:
             yield f"data.config is {self.config!r}, but data.name does not say of which data set"
         if self.header is not None and self.embedded:
@@ -111,10 +112,13 @@ class DataConfig:
             return self.limited(read(self))
         import datasets
 
-        parts = {
-            name: self.limited(read(replace(self, eval=place, eval_sets=None)))
-            for name, place in self.eval_sets.items()
-        }
+        parts = {}
+        for name, place in self.eval_sets.items():
+            try:
+                parts[name] = self.limited(read(replace(self, eval=place, eval_sets=None)))
+            except UserError as error:
+                said = (problem.replace("data.eval is ", f"data.eval_sets {name} is ") for problem in error.problems)
+                raise UserError(*said) from None
         tables = []
         for name, part in parts.items():
             assert part.evaluate is not None

@@ -22,6 +22,8 @@ TRAIN = ("train", "training")
 VALIDATION = ("validation", "valid", "val", "dev", "eval", "evaluation")
 TEST = ("test", "testing")
 
+IMAGES = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"}
+
 
 @dataclass(frozen=True)
 class Found:
@@ -137,7 +139,9 @@ def data_files(folder: Path) -> list[Path]:
     ]
     files = data_of_folder(files)
     if not files:
-        raise UserError(f"the folder {folder} has no data files; read are {ENDINGS}")
+        image = next((path for path in folder.rglob("*") if path.suffix.lower() in IMAGES), None)
+        hint = f"; it has images, which recipes/classify_images.py takes with --data.name {folder}" if image else ""
+        raise UserError(f"the folder {folder} has no data files; read are {ENDINGS}{hint}")
     return files
 
 

@@ -3,6 +3,7 @@
 import errno
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -130,7 +131,11 @@ def _reason(name: str, config: str | None, error: Exception) -> str | None:
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
         chain.append(cause)
     text = str(error)
-    local = f"no file or folder {name} is here either; give the path of a local file or folder"
+    place = Path(name)
+    around = [path.name for path in place.parent.iterdir()] if place.parent.is_dir() else []
+    close = get_close_matches(place.name, around, 1, 0.75)
+    did_you_mean = f" (did you mean {place.with_name(close[0])}?)" if close else ""
+    local = f"no file or folder {name} is here either{did_you_mean}; give the path of a local file or folder"
     if any(isinstance(one, OfflineModeIsEnabled) for one in chain) or "OfflineModeIsEnabled" in text:
         return (
             f"the data set {name!r} is not in the local cache, and the hub may not be asked: offline mode is on "

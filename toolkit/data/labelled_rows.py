@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 
 from toolkit.config.loss import LossConfig
-from toolkit.data.columns import Columns
+from toolkit.data.columns import Columns, plain_name
 from toolkit.data.held_out import held_out_rows
 from toolkit.data.label_loss import label_loss
 from toolkit.data.label_reading import is_text, read_labels, read_weights
@@ -219,6 +219,8 @@ def number_labels(kind: Kind, splits: Sequence[AnyLabelled], names: list[str], k
             if count
         ]
         shown = ", ".join(found[:SHOWN]) + (f", ... ({len(found)} in all)" if len(found) > SHOWN else "")
+        own = names if known else [name for name, is_seen in zip(names, seen, strict=False) if is_seen]
+        shown += slip_of([name for name, count in zip(before.labels.names, counts, strict=False) if count], own)
         where = f"the model, whose labels are {listed(names)}," if known else "the training data"
         problems.append(
             f"{before.name}: labels that {where} does not know: {shown}; correct or remove these rows, or "
@@ -245,6 +247,12 @@ def hold_out_by_label(whole: AnyLabelled, share: float, what: str) -> tuple[list
     else:
         held = held_out_rows(labels.starts, labels.values, share)
     if not len(held):
+        names = getattr(labels, "names", [])
+        if len(whole) > 2 and labels.kind == "single" and len(names) == len(whole):
+            raise UserError(
+                f"each of the {len(whole)} training {what} has a label of its own, such as {str(names[0])[:40]!r}, so "
+                "there are no classes to learn; name the column of the classes with --data.label COLUMN"
+            )
         raise UserError(
             f"there is no evaluation data, and none of the {len(whole)} training {what} can be held out, since each "
             f"label must stay in training; give data.eval, or more {what} for each label"
@@ -292,3 +300,10 @@ def empty_texts(texts: Any) -> dict[str, Array]:
             trimmed = pc.utf8_trim_whitespace(batch.column(column).cast(pa.large_string()))
             parts.append(pc.fill_null(pc.equal(pc.binary_length(trimmed), 0), True).to_numpy())
     return {column: np.concatenate(parts) if parts else np.zeros(0, dtype=bool) for column, parts in found.items()}
+
+
+def slip_of(strange: Sequence[str], known: Sequence[str]) -> str:
+    """Return which known label a strange one is but for capitals and marks, in brackets; empty if none is."""
+    plain = {plain_name(name): name for name in known}
+    found = [(name, plain[plain_name(name)]) for name in strange if plain_name(name) in plain]
+    return f" ({', '.join(f'{name!r} may be {own!r}' for name, own in found[:SHOWN])})" if found else ""

@@ -146,6 +146,8 @@ def usable_rows(
     problems = [problem for part in parts for problem in part.problems]
     nothing = [f"{part.rows.name}: there is no {a_row}" for part in parts if not len(part.rows)]
     if nothing or (problems and not drop_invalid):
+        # Nothing would be left if all of them were dropped.
+        remedy = remedy if not nothing else "correct them, or name other columns or settings"
         end = "" if drop_invalid or remedy is None else f"; {remedy}"
         raise UserError(*nothing, *(problem + end for problem in problems))
     dropped = " and ".join(f"{part.dropped:,} of the {part.rows.name}" for part in parts)

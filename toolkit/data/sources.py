@@ -84,6 +84,7 @@ def read_splits(
         options.no_header_in(f"{name} is a data set of the hub")
         return Splits(*hub_splits(name, config, train, evaluate))
     if place.is_dir():
+        _check_is_data("data.name", place)
         return _from_folder(place, config, train, evaluate, options)
     neighbour = place.parent / evaluate if evaluate else None
     is_beside = neighbour is not None and neighbour.exists()
@@ -116,6 +117,8 @@ def _from_paths(
         raise UserError("data.name and data.train are both null; give a file, a folder or a hub id with one of them")
     if config:
         raise UserError(f"data.config is {config!r}, but data.train is a path of its own; leave data.config out")
+    for field, given in (("data.train", train), ("data.eval", evaluate)):
+        _check_is_data(field, path_of(given or ""))
     if evaluate is None and _exists(path_of(train)) and path_of(train).is_dir():
         return _from_folder(path_of(train), None, None, None, options)
     to_train, to_evaluate = for_both(lambda field, given: _files(field, given) if given else [], train, evaluate)
@@ -201,6 +204,17 @@ def _read(found: Found, options: FileOptions) -> Splits:
     return Splits(rows[0], rows[1] if len(rows) > 1 else None, origin, tuple(files))
 
 
+def _check_is_data(field: str, place: Path) -> None:
+    """Refuse a folder that is known to hold something else than data.
+
+    Raises:
+        UserError: it is that of a run, or of a model.
+    """
+    for file, what in (("run.json", "the folder of a run"), ("config.json", "the folder of a model")):
+        if is_file(place / file) and not is_saved(place):
+            raise UserError(f"{field} is {str(place)!r}, {what}, and not of data; give the file or folder of the rows")
+
+
 def _files_in(place: Path) -> list[Path]:
     found = sorted(place.rglob("*")) if place.is_dir() else [file_on_disk(place)]
     return [file for file in found if file.is_file()]
@@ -245,6 +259,14 @@ def _missing(field: str, given: str) -> str:
     if "://" in given:
         return f"{field} is {given!r}; addresses are not read: download it and give the file, or give a hub id"
     place = path_of(given)
+    if place.is_symlink():
+        return f"{field} is {given!r}, a link to {place.readlink()}, which does not exist; mend the link"
+    several = [part.strip() for part in given.strip("[]() ").split(",")]
+    if len(several) > 1 and all(_exists(path_of(part)) for part in several):
+        return (
+            f"{field} is {given!r}, several names; give one: a folder with these files, or a pattern, such as "
+            f"--{field} '*{Path(several[0]).suffix}'"
+        )
     try:
         # Hidden ones are meant only by who names one.
         names = [path.name for path in place.parent.iterdir() if place.name[:1] == "." or path.name[0] != "."]

@@ -24,6 +24,7 @@ from torch.distributed.rendezvous import register_rendezvous_handler
 
 from toolkit.config.schema import Config
 from toolkit.distributed.launch import contradictions, read_launch, unsupported
+from toolkit.distributed.launcher_variables import check_launcher_variables
 from toolkit.distributed.mesh import Strategy, read_strategy, shown_to_accelerate
 from toolkit.distributed.phase import PhaseTracker
 from toolkit.distributed.preflight import compare_starts
@@ -46,6 +47,7 @@ def start_runtime(config: Config) -> Runtime:
     Raises:
         UserError: the launch configuration asks for something that this machine or the toolkit cannot do.
     """
+    check_launcher_variables()
     launch = read_launch()
     on_cpu = launch.use_cpu is True or not torch.accelerator.is_available()
     world_size = int(os.environ.get("WORLD_SIZE", "1"))

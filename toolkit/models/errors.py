@@ -1,6 +1,8 @@
 """What can be wrong with a model that is named: checks, and messages that say what to do."""
 
+import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,18 @@ from toolkit.config.model import ADAPTERS, ModelConfig
 from toolkit.errors import UserError
 from toolkit.models.parameters import is_of_head
 
+NEEDED = {
+    "image processor": ("preprocessor_config.json", "processor_config.json"),
+    "tokenizer": (
+        "tokenizer.json",
+        "vocab.txt",
+        "vocab.json",
+        "spiece.model",
+        "tokenizer.model",
+        "tokenizer_config.json",
+    ),
+}
+"""The files that hold a part of a model, the usual one first."""
 NAMED, WEIGHTS_NAMED = 3, 5
 """Folders, and weights, that a message names."""
 
@@ -37,11 +51,52 @@ def misplaced(folder: Path) -> str | None:
     return None
 
 
+def model_folders(above: Path) -> list[Path]:
+    """Return the folders of models in a folder, sorted."""
+    try:
+        return sorted(path.parent for path in above.glob("*/config.json"))
+    except OSError:
+        return []
+
+
+def nearest_folder(wanted: Path, folders: Sequence[Path]) -> Path | None:
+    """Return the folder whose path a mistyped one is near."""
+    found = {str(folder): folder for folder in folders}
+    near = get_close_matches(str(wanted), found, 1, 0.75)
+    return found[near[0]] if near else None
+
+
+def may_not_be_an_id(name: str) -> bool:
+    """Return whether a name can't be a hub id, and so has to be a folder."""
+    return re.fullmatch(r"([\w-][\w.-]*/)?[\w-][\w.-]*", name) is None or name.endswith(".git")
+
+
+def no_such_model(name: str) -> str | None:
+    """Say that there is no folder of this name, and which one was probably meant; None if it may be a hub id.
+
+    Folders beside it are looked at, and those in folders beside the one that it would lie in.
+    """
+    folder = Path(name)
+    beside = [folder.parent, *(path for path in folder.parent.parent.glob("*") if path.is_dir())]
+    near = nearest_folder(folder, [model for above in beside for model in model_folders(above)])
+    if folder.is_file():
+        inside = folder.parent if (folder.parent / "config.json").is_file() else near
+        hint = f"give its folder: --model.name {inside}" if inside else "give a model folder or a hub id (owner/name)"
+        return f"model.name is {name!r}, which is no folder; {hint}"
+    if found := re.match(r"https?://(?:[^/]*huggingface\.co|hf\.co)/([^/]+(?:/[^/]+)?)", name):
+        return f"model.name is {name!r}, an address, which is not read; give the hub id: --model.name {found[1]}"
+    if near is not None:
+        return f"model.name is {name!r}, and there is no such folder; did you mean {near}?"
+    if may_not_be_an_id(name):
+        return f"model.name is {name!r}, which is no folder; give a model folder or a hub id (owner/name)"
+    return None
+
+
 def cannot_load(part: str, config: ModelConfig, error: Exception) -> str:
     """Say why a part of a model could not be loaded, and what to do."""
     name = str(config.name)
     folder = Path(name)
-    if (hint := misplaced(folder)) is not None:
+    if (hint := misplaced(folder)) is not None or (not folder.is_dir() and (hint := no_such_model(name)) is not None):
         return hint
     if folder.is_dir():
         files = sorted(entry.name for entry in folder.iterdir())
@@ -55,15 +110,41 @@ def cannot_load(part: str, config: ModelConfig, error: Exception) -> str:
                 else f"no weights (model.safetensors); it holds {shown}"
             )
             return f"the model folder {name} has {what}"
+        pointers = [path.name for path in sorted(folder.glob("*.safetensors")) if is_lfs_pointer(path)]
+        if pointers:
+            return (
+                f"the model folder {name} was cloned without its large files: {pointers[0]} is a pointer of Git LFS; "
+                f"fetch them with: git -C {name} lfs pull"
+            )
+        needed = NEEDED.get(part, ())
+        missing = "" if not needed or any(file in files for file in needed) else f"there is no {needed[0]}"
         return (
-            f"the model folder {name} has no {part} that can be read ({first_line(error)}); it holds {shown}: save or "
-            "download it again"
+            f"the model folder {name} has no {part} that can be read ({missing or first_line(error)}); it holds "
+            f"{shown}: save or download it again"
+        )
+    if is_offline_mode():
+        return (
+            f"model.name is {name!r}: there is no such folder, it is not in the local cache, and the hub may not be "
+            "asked: offline mode is on (HF_HUB_OFFLINE); give a local folder, or unset HF_HUB_OFFLINE"
         )
     return (
         f"model.name is {name!r}: there is no such folder, and the hub gave no {part} for it ({first_line(error)}). "
-        "Check the spelling and the network (HF_HUB_OFFLINE=1 forbids it), log in with `hf auth login` if it is "
+        "Check the spelling and the network, log in with `hf auth login` if it is "
         "private, or give a local folder"
     )
+
+
+def is_offline_mode() -> bool:
+    """Return whether the hub may not be asked."""
+    import huggingface_hub
+
+    return bool(huggingface_hub.constants.HF_HUB_OFFLINE)
+
+
+def is_lfs_pointer(path: Path) -> bool:
+    """Return whether a file is what Git leaves in the place of a large one."""
+    with path.open("rb") as file:
+        return file.read(24) == b"version https://git-lfs."
 
 
 def wrong_generation(config: ModelConfig) -> str | None:
@@ -148,5 +229,7 @@ def no_attention(config: ModelConfig, error: Exception) -> str:
 
 def first_line(error: Exception) -> str:
     """Return the first line of an error of a library; of those that are meant for programmers with their type."""
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    # What libraries add for programmers comes after the first sentence.
+    line = re.split(r"(?<=[\w`'\"])\. ", line)[0][:200]
     return f"{type(error).__name__}: {line}" if isinstance(error, KeyError | TypeError | AttributeError) else line

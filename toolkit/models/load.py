@@ -27,6 +27,7 @@ from toolkit.models.errors import (
     check_weights,
     misplaced,
     no_attention,
+    no_such_model,
     wrong_generation,
 )
 from toolkit.models.lora import add_adapters, base_of, check_blocks, load_adapters, quantization
@@ -199,12 +200,8 @@ def model_settings(config: ModelConfig) -> Any:
     folder = Path(config.name)
     if (hint := misplaced(folder)) is not None:
         raise UserError(hint)
-    if folder.is_file() or (
-        not folder.exists() and (config.name.startswith((".", "/", "~")) or config.name.count("/") > 1)
-    ):
-        raise UserError(
-            f"model.name is {config.name!r}, which is no folder; give a model folder or a hub id (owner/name)"
-        )
+    if not folder.is_dir() and (problem := no_such_model(config.name)) is not None:
+        raise UserError(problem)
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise UserError(
             f"the model folder {config.name} has no config.json; give the folder that `save_pretrained` wrote"

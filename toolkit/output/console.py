@@ -10,6 +10,7 @@ from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from toolkit.errors import UserError
 from toolkit.output import pipes
 from toolkit.output.ledger import LedgerRow
 
@@ -46,7 +47,8 @@ class Console:
     def print(self, text: str) -> None:
         """Print a line in the main process."""
         if self.is_main:
-            self.rich.print(text, markup=False)
+            with pipes.writing(sys.stdout):
+                self.rich.print(text, markup=False)
             pipes.flush()
 
     def summary(self, title: str, summary: Mapping[str, str]) -> None:
@@ -68,7 +70,8 @@ class Console:
             table.add_column(name, justify="left" if number == 0 else "right")
         for row in rows:
             table.add_row(*row)
-        self.rich.print(table, soft_wrap=False)
+        with pipes.writing(sys.stdout):
+            self.rich.print(table, soft_wrap=False)
         pipes.flush()
 
 
@@ -175,7 +178,11 @@ class Display:
 
     def line(self, text: str) -> None:
         self.line_at = monotonic()
-        self.console.print(text)
+        try:
+            self.console.print(text)
+        except UserError as error:
+            # A log that is full is no reason to lose steps: what comes after it is not shown.
+            pipes.print_line(f"{error}; the run goes on", sys.stderr)
 
     def evaluated(self, batches: int, total: int) -> None:
         """Show how many batches of an evaluation are done."""

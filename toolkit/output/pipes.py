@@ -7,9 +7,12 @@ Apart from `console`, since `--help` and a mistyped flag need this and not rich.
 import io
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
+
+from toolkit.errors import UserError
 
 
 def prepare() -> None:
@@ -27,20 +30,40 @@ def prepare() -> None:
 
 
 def print_line(text: str, stream: TextIO) -> None:
-    """Print a text and flush, unless nobody reads any more."""
+    """Print a text and flush, unless nobody reads any more, or it can't be written where the stream goes."""
     try:
         print(text, file=stream, flush=True)
-    except BrokenPipeError:
+    except OSError:
         discard_output(stream)
 
 
 def flush() -> None:
-    """Flush stdout and stderr, unless nobody reads any more."""
+    """Flush stdout and stderr, unless nobody reads any more.
+
+    Raises:
+        UserError: what was printed can't be written where it goes, such as into a file on a full disk.
+    """
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with writing(stream):
             stream.flush()
-        except BrokenPipeError:
-            discard_output(stream)
+
+
+@contextmanager
+def writing(stream: TextIO) -> Iterator[None]:
+    """Write to a stream in this block: if nobody reads any more, what is printed from here on is discarded.
+
+    Raises:
+        UserError: it can't be written where it goes, such as into a file on a full disk; the rest is discarded.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        discard_output(stream)
+    except OSError as error:
+        discard_output(stream)
+        raise UserError(
+            f"what is printed can't be written where it goes ({error.strerror}); make room there, or send it elsewhere"
+        ) from None
 
 
 def discard_output(stream: TextIO) -> None:

@@ -214,7 +214,7 @@ def is_locked(folder: Path) -> bool:
 
 
 @contextmanager
-def explain_disk_errors(folder: Path) -> Iterator[None]:
+def explain_disk_errors(folder: Path, what: str = "the run folder") -> Iterator[None]:
     """Turn errors of writing to the disk in this block into a message for the user.
 
     Raises:
@@ -229,7 +229,7 @@ def explain_disk_errors(folder: Path) -> Iterator[None]:
         if number not in REFUSED:
             raise
         raise UserError(
-            f"the run folder {folder} can't be written ({os.strerror(number)}); make room or repair it, then start the "
+            f"{what} {folder} can't be written ({os.strerror(number)}); make room or repair it, then start the "
             "same command again"
         ) from error
 

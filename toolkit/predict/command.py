@@ -30,7 +30,7 @@ from toolkit.models.card import THRESHOLDS
 from toolkit.models.packing import take_padding_out
 from toolkit.output.console import SECONDS_BETWEEN_LINES, Console, clock
 from toolkit.output.provenance import versions
-from toolkit.output.run_folder import explain_disk_errors
+from toolkit.output.run_folder import explain_disk_errors, read_record
 from toolkit.predict.models import Trained, find_model, load_predictor
 from toolkit.predict.parts import Parts
 from toolkit.predict.rows import ROWS_AT_ONCE, InputFile, Seen, files_in, look_at
@@ -96,7 +96,8 @@ def predict(wish: Wish) -> None:
             raise SharedUserError(f"--threshold goes with models of several labels, and this is {trained.told}")
         parts = Parts(wish.output)
         blocks = -(-rows // ROWS_AT_ONCE)
-        there = runtime.on_main(lambda: parts.begin(made_of(wish, trained, runtime), wish.overwrite))
+        with explain_disk_errors(wish.output.parent, "the folder"):
+            there = runtime.on_main(lambda: parts.begin(made_of(wish, trained, runtime), wish.overwrite))
         console.summary(
             "toolkit predict",
             {
@@ -127,17 +128,25 @@ def check_output(wish: Wish) -> None:
         UserError: everything that is wrong with them.
     """
     problems = []
+    if Path(wish.model).is_file() and (read_record(wish.file) or (wish.file / "config.json").is_file()):
+        problems.append(
+            f"MODEL is {wish.model}, a file, and FILE is {wish.file}, a model; give them the other way round: toolkit "
+            f"predict {wish.file} {wish.model} --output {wish.output}"
+        )
     there = wish.file.exists() or is_file(divided(wish.file)[0])
     if not there:
-        problems.append(f"there is no file {wish.file}")
-    if wish.output.suffix.lower() not in WRITTEN:
-        problems.append(f"--output is {wish.output}; give it one of the endings {', '.join(WRITTEN)}")
+        around = wish.file.parent.iterdir() if wish.file.parent.is_dir() else ()
+        close = get_close_matches(wish.file.name, [path.name for path in around if path.is_file()], 1, 0.7)
+        hint = f"did you mean {wish.file.with_name(close[0])}?" if close else "give one with the rows to predict"
+        problems.append(f"there is no file {wish.file}; {hint}")
     if wish.output.is_dir():
-        problems.append(f"--output is {wish.output}, which is a folder; give the name of a file")
+        problems.append(f"--output is {wish.output}, which is a folder; give a file, such as {wish.output / 'out.csv'}")
+    elif wish.output.suffix.lower() not in WRITTEN:
+        problems.append(f"--output is {wish.output}; give it one of the endings {', '.join(WRITTEN)}")
+    elif wish.output.exists() and there and wish.output.samefile(file_on_disk(wish.file)):
+        problems.append(f"--output is {wish.output}, the file that is read; give another name")
     elif wish.output.exists() and not wish.overwrite:
         problems.append(f"--output is {wish.output}, which exists; give another name, or --overwrite")
-    if wish.output.exists() and there and wish.output.samefile(file_on_disk(wish.file)):
-        problems.append("--output is the file that is read; give another name")
     if wish.batch < 1:
         problems.append(f"--batch is {wish.batch}; it must be 1 or greater")
     if wish.tokens is not None and wish.tokens < 1:
@@ -146,7 +155,7 @@ def check_output(wish: Wish) -> None:
         problems.append(f"--threshold is {wish.threshold}; it must be at least 0 and below 1")
     if problems:
         raise UserError(*problems)
-    with explain_disk_errors(wish.output.parent):
+    with explain_disk_errors(wish.output.parent, "the folder"):
         wish.output.parent.mkdir(parents=True, exist_ok=True)
 
 
@@ -225,7 +234,7 @@ def predict_blocks(
     watch_attention()
     take_padding_out(model)  # where it can't, padding is computed too
     done = 0
-    with explain_disk_errors(parts.folder), torch.inference_mode(), runtime.accelerator.autocast():
+    with explain_disk_errors(parts.folder, "the folder"), torch.inference_mode(), runtime.accelerator.autocast():
         for number, block in enumerate(file.blocks()):
             if number % runtime.size != runtime.rank or parts.has(number):
                 continue
@@ -273,7 +282,7 @@ def write_output(wish: Wish, predictor: Predictor, file: InputFile, seen: Seen, 
     remarks: dict[str, list[int]] = {}
     empty = dict.fromkeys(predictor.adds)
     with (
-        explain_disk_errors(wish.output.parent),
+        explain_disk_errors(wish.output.parent, "the folder"),
         writing_rows(partial, ending, seen, predictor.adds) as writer,
     ):
         for number, block in enumerate(file.blocks()):
@@ -281,7 +290,7 @@ def write_output(wish: Wish, predictor: Predictor, file: InputFile, seen: Seen, 
             writer.write([{**row, **empty, **predictions.get(place, {})} for place, row in enumerate(block)])
             for remark, rows in said.items():
                 remarks.setdefault(remark, []).extend(number * ROWS_AT_ONCE + row for row in rows)
-    with explain_disk_errors(wish.output.parent):
+    with explain_disk_errors(wish.output.parent, "the folder"):
         partial.replace(wish.output)
     parts.remove()
     return [f"{row_numbers(rows)} {remark}" for remark, rows in remarks.items()]

@@ -10,8 +10,10 @@ from toolkit.config.model import Dtype, ModelConfig
 from toolkit.config.yaml import read_yaml
 from toolkit.errors import UserError
 from toolkit.models.card import NOTE
+from toolkit.models.errors import may_not_be_an_id, model_folders, nearest_folder
 from toolkit.models.export import note_in
 from toolkit.models.load import model_settings, read_json
+from toolkit.output.nearby_runs import listed, runs_in
 from toolkit.output.run_folder import read_record
 from toolkit.predictor import Predictor, Request
 
@@ -54,15 +56,25 @@ def find_model(model: Path | str, dtype: Dtype) -> Trained:
     folder = Path(model)
     record = read_record(folder)
     if record and not (folder / "model").is_dir():
+        status = record.get("status")
+        what = "has no model any more, which was deleted" if status == "finished" else "has no saved model yet"
+        wait = "" if status == "finished" else "let it finish, or "
         raise UserError(
-            f"the run in {folder} has no saved model yet (its status is {record.get('status')}); let it finish, or "
-            f"save the best one so far with: toolkit export {folder}"
+            f"the run in {folder} {what} (its status is {status}); {wait}save the best one so far with: toolkit "
+            f"export {folder}"
         )
     if record:
         folder /= "model"
     config = ModelConfig(name=str(folder) if folder.is_dir() else str(model), dtype=dtype)
-    if not folder.is_dir() and (str(model).startswith((".", "/", "~")) or str(model).count("/") > 1):
-        raise UserError(f"there is no folder {model}; give a run folder, a model folder, or a hub id (owner/name)")
+    runs = runs_in(folder) if folder.is_dir() and not (folder / "config.json").is_file() else []
+    if runs:
+        raise UserError(f"{model} is the folder of several runs; name one of them: {listed(runs)}")
+    if not folder.is_dir():
+        near = nearest_folder(folder, [*runs_in(folder.parent), *model_folders(folder.parent)])
+        if near is not None or folder.is_file() or may_not_be_an_id(str(model)):
+            what = "which is a file" if folder.is_file() else "and there is no such folder"
+            hint = f"did you mean {near}?" if near else "give a run folder, a model folder, or a hub id (owner/name)"
+            raise UserError(f"MODEL is {model}, {what}; {hint}")
     note = note_in(folder) if folder.is_dir() else read_json(config, NOTE) or {}
     own = None if note else model_settings(config)
     task = note.get("task") or task_of(config, own)

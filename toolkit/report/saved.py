@@ -12,6 +12,7 @@ import numpy as np
 from toolkit.config.yaml import flatten, read_yaml
 from toolkit.errors import UserError
 from toolkit.output.evaluation_file import NAME as EVALUATION
+from toolkit.output.nearby_runs import no_run_folder
 from toolkit.output.run_folder import is_locked, read_record
 from toolkit.verify.evidence import is_count, starts_of
 
@@ -80,7 +81,8 @@ def read_run(folder: Path) -> SavedRun:
     record = read_record(folder)
     if not record:
         parent = f"; give {folder.parent}, which is one" if read_record(folder.parent) else ""
-        raise UserError(f"{folder} is no run folder: it has no run.json that can be read{parent}")
+        lacks = "it has no run.json that can be read"
+        raise UserError(f"{folder} is no run folder: {lacks}{parent}" if parent else no_run_folder(folder, lacks))
     remarks: list[str] = []
     settings, problem = read_settings_of(folder)
     remarks += [problem] if problem else []

@@ -14,6 +14,7 @@ from toolkit.config.schema import Config
 from toolkit.config.suggestions import show
 from toolkit.config.yaml import flatten, read_yaml
 from toolkit.errors import UserError
+from toolkit.output.nearby_runs import no_run_folder
 from toolkit.output.provenance import differences
 from toolkit.output.run_folder import RunFolder, is_locked
 from toolkit.recipe_file import load_recipe
@@ -88,7 +89,12 @@ def check_is_run(folder: RunFolder) -> None:
         return
     if status := record_of(folder.path).get("status"):
         raise UserError(f"nothing was trained in {folder.path}: run.json says {status}")
-    raise UserError(f"{folder.path} is no run folder: it has neither run.json nor config.yaml nor ledger.jsonl")
+    if folder.path.suffix == ".py" and folder.path.is_file():
+        raise UserError(
+            f"{folder.path} is no run folder, and looks like a recipe: toolkit verify --resume {folder.path} kills and "
+            "resumes it, and toolkit verify RUN checks one of its runs"
+        )
+    raise UserError(no_run_folder(folder.path, "it has neither run.json nor config.yaml nor ledger.jsonl"))
 
 
 def read_settings(folder: RunFolder) -> tuple[dict[str, Any], CheckResult]:
@@ -201,6 +207,11 @@ def check_recipe(
             key: (None, 0) if source is None else (source.digest(), len(source)) for key, source in sources.items()
         }
     except UserError as error:
+        own, given = record.get("recipe"), config_class.__module__.removeprefix("recipe_")
+        if isinstance(own, str) and own != given:
+            return CheckResult(
+                name, problems=(f"the run is one of the recipe {own}, and this is {given}: name that one",)
+            )
         return CheckResult(name, problems=error.problems)
     except Exception as error:
         # The recipe is the user's code and may raise anything.

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from toolkit.errors import UserError
@@ -136,7 +137,10 @@ def check_arguments(
     """
     problems = []
     if not recipe.is_file():
-        problems.append(f"there is no recipe {recipe}; name its file, such as recipes/classify.py")
+        around = [file.name for file in recipe.parent.glob("*.py")] if recipe.parent.is_dir() else []
+        near = get_close_matches(recipe.name, around, 1)
+        hint = f"did you mean {recipe.with_name(near[0])}?" if near else "name its file, such as recipes/classify.py"
+        problems.append(f"there is no recipe {recipe}; {hint}")
     given = {word[2:].partition("=")[0] for word in arguments if word.startswith("--")}
     for name in sorted(given & set(OWN_SETTINGS)):
         problems.append(
@@ -145,7 +149,9 @@ def check_arguments(
         )
     if steps < FEWEST_STEPS:
         problems.append(f"--steps is {steps}; it must be {FEWEST_STEPS} or greater, to be killed in the midst")
-    problems += [f"{count} process(es) can't run anything; give 1 or more" for count in processes if count < 1]
+    # --then is the number of --processes where it is not given.
+    named = zip(("--processes", "--then"), dict.fromkeys(processes), strict=False)
+    problems += [f"{name} is {count}; it must be 1 or greater" for name, count in named if count < 1]
     if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
         problems.append(f"--output {output} is not empty; give a new folder")
     if problems:

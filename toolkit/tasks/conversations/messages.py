@@ -72,6 +72,9 @@ def messages_of(value: Any) -> Conversation:
         raise Unusable("without a list of messages, each with a role and a content")
     if any(entry.get("tool_calls") or entry.get("function_call") for entry in value):
         raise Unusable("with calls of tools, which are not read")
+    for entry in value:
+        if not ({"content", "value"} & entry.keys()) or not ({"role", "from"} & entry.keys()):
+            raise Unusable(f"where a message has the keys {', '.join(map(str, entry))}; it needs role and content")
     return [
         message(
             entry.get("role") if entry.get("role") is not None else entry.get("from"),

@@ -145,7 +145,7 @@ class TranslationPairs(TextPairs):
         known = languages(table).get(PAIRED)
         if known and self.source is None and self.target is None:
             raise UserError(
-                f"the column {PAIRED!r} holds the languages {listed(known)}; say which to translate into which with "
-                "--data.source_language and --data.target_language"
+                f"the column {PAIRED!r} holds the languages {listed(known)}; say which to translate into which, such "
+                f"as --data.source_language {known[0]} --data.target_language {known[-1]}"
             )
         return super().places(table)
