@@ -10,6 +10,7 @@ ROOT = Path(__file__).parent.parent
 # From the top to the bottom; modules of a line may import each other.
 ORDER = """
     __main__ cli
+    commands
     notebook
     report
     verify
@@ -17,7 +18,7 @@ ORDER = """
     predict
     recipe_command
     run export_command
-    run_folder_claim run_record evaluate_only recipe_file command_parser
+    run_folder_claim run_record evaluate_only recipe_file
     best_weights
     loop out_of_memory
     prepare
@@ -32,6 +33,7 @@ ORDER = """
     optimizer schedules
     models
     distributed
+    tracking
     sample_data
     data
     output

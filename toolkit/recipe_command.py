@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from toolkit.config.schema import AnyConfig, Config
+from toolkit.config.trackers import tracker_names
 from toolkit.distributed.launcher_variables import check_launcher_variables
 from toolkit.errors import DEFECT, DONE, STOPPED, USER_CAN_FIX, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.output import pipes
@@ -150,7 +151,10 @@ def settings_of(
             config = parse(config_class, description, arguments)
         except UserError as error:
             output = given.get("output") or f"runs/{recipe}"
-            raise UserError(*error.problems, *resume_problems(given.get("resume", "auto"), output)) from None
+            of_folder = resume_problems(given.get("resume", "auto"), output)
+            raise UserError(*error.problems, *of_folder, *tracker_problems(given.get("track.to"))) from None
+        if lacking := tracker_problems(config.track.to):
+            raise UserError(*lacking)
     return config if config.output is not None else replace(config, output=f"runs/{recipe}")
 
 
@@ -164,6 +168,16 @@ def resume_problems(resume: str, output: str) -> list[str]:
 
     problem = names_nothing(resume, Path(output)) if is_main_process() else None
     return [problem] if problem else []
+
+
+def tracker_problems(given: Any) -> list[str]:
+    """Return what the trackers that a run is to be sent to lack here, on the machine of the main process."""
+    names = tracker_names(given)
+    if not names or not is_main_process():
+        return []
+    from toolkit.tracking.readiness import problems_here
+
+    return problems_here(names, "track.to")
 
 
 def is_main_process() -> bool:

@@ -49,6 +49,7 @@ from toolkit.run_record import RunRecord
 from toolkit.schedules import total_steps
 from toolkit.signals import end_undisturbed
 from toolkit.task import Task
+from toolkit.tracking.follower import following
 from toolkit.train_state import Output, TrainState
 
 
@@ -69,7 +70,8 @@ def run(
     """
     runtime = runtime or start_runtime(config)
     console = Console(runtime.is_main)
-    with ending_together(runtime):
+    # What is sent to trackers is waited for when the processes have left each other.
+    with following(config, recipe, console) as follower, ending_together(runtime):
         config = with_learning_rate(config, runtime.on_main(lambda: rate_begun_with(config)))
         if config.evaluate.only:
             with memory_explained(config, runtime):
@@ -83,6 +85,7 @@ def run(
             if missing := [name for name in config.evaluate.metric_names or () if name not in finished.metrics]:
                 console.print(f"{recipe}: --evaluate.only computes {', '.join(missing)} of its model")
             print_result(finished, console)
+            follower.catch_up()
             return finished
         record = RunRecord(folder, runtime, recipe)
         with recorded(record, config):
@@ -91,8 +94,10 @@ def run(
             if finished := runtime.on_main(lambda: nothing_to_do(folder, config, task)):
                 console.print(f"{recipe}: this run is finished, on the same data; nothing was trained again")
                 print_result(finished, console)
+                follower.catch_up()
                 return finished
             state, start = begin(config, task, record, console)
+            follower.begin()
             # Of a run whose model alone could not be saved there is nothing to do again but that.
             known = evaluated_before(state, start, folder)
             with writing(state, start, folder, console), compiling_explained():

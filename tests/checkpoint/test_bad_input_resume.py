@@ -201,10 +201,12 @@ def test_every_setting_is_one_that_changes_numbers_or_one_that_a_run_may_change(
     speed_and_cadence = {
         "batch.micro", "batch.micro_tokens", "batch.balance", "batch.pack",
         "batch.eval", "batch.reduce_each", "evaluate.every", "evaluate.only",
-        "evaluate.show", "evaluate.patience", "export", "optim.nonfinite", "log.every", "log.peak_flops",
+        "evaluate.show", "evaluate.patience", "evaluate.metrics", "export", "optim.nonfinite", "log.every",
+        "log.peak_flops",
         "output", "resume", "rehearse", "threads",
         "checkpoint.every", "checkpoint.keep", "checkpoint.best", "checkpoint.grace",
         "timeout.rendezvous", "timeout.silence", "timeout.progress",
+        "track.to", "track.project", "track.run_name",
     }  # fmt: skip
     # Of the tiny recipe's own, and of what is given instead of epochs.
     others = {"steps", "data.workers", "model.name"}

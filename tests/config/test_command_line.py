@@ -302,7 +302,7 @@ def test_yaml_is_in_field_order_with_lists_on_one_line() -> None:
     assert lines[:3] == ["batch:", "  size: 32", "  micro: null"]
     assert "  betas: [0.9, 0.999]" in lines
     assert [line.split(":")[0] for line in lines if line[0] != " "] == [
-        *("batch", "optim", "evaluate", "checkpoint", "timeout", "log"),
+        *("batch", "optim", "evaluate", "checkpoint", "timeout", "log", "track"),
         *("epochs", "steps", "seed", "export", "output", "resume", "rehearse", "threads", "model", "pooling"),
     ]
 

@@ -52,7 +52,7 @@ class Outcome:
 
     def done(self) -> "Outcome":
         """Check that the run ended well."""
-        assert self.code == 0, self.errors
+        assert self.code == 0, self.errors + self.output
         return self
 
     def told(self, *parts: str) -> "Outcome":

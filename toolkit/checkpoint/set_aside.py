@@ -12,6 +12,8 @@ from toolkit.output.run_folder import RunFolder, now, step_of
 
 RESULTS = ("model", "predictions.jsonl", "evaluation.json", "evaluation_predictions.jsonl")
 """In the run folder: the results of a finished run and of its evaluations."""
+OF_TRACKERS = ("tracking", "tensorboard", "dvclive")
+"""In the run folder: how far the trackers are, and the files of two of them; another run begins new ones."""
 FOLDER = "former"
 """In the run folder: what was moved aside."""
 
@@ -44,8 +46,11 @@ def set_aside(folder: RunFolder, keep: Path | None) -> str | None:
         for path in (folder.path / "run.json", folder.config_file):
             if path.exists():
                 shutil.copy2(path, place)
-        # Checkpoints first: a ledger without them is begun from scratch, they without a ledger would be refused.
-        for path in (folder.checkpoints, folder.ledger_file, *(folder.path / name for name in RESULTS)):
+        # What trackers know first: a new run must never go on in the old one there. Then checkpoints: a ledger without
+        # them is begun from scratch, they without a ledger would be refused.
+        trackers = [folder.path / name for name in OF_TRACKERS]
+        results = [folder.path / name for name in RESULTS]
+        for path in (*trackers, folder.checkpoints, folder.ledger_file, *results):
             if path.exists():
                 path.rename(place / path.name)
     else:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
 
+from toolkit.config.trackers import tracker_names, unknown_trackers
+
 # Far beyond any gain, and still far from what makes the OpenMP library crash.
 MOST_THREADS = 1024
 
@@ -303,6 +305,31 @@ class LogConfig:
 
 
 @dataclass(frozen=True)
+class TrackConfig:
+    to: tuple[str, ...] | str | None = execution(None)
+    """Send the curves to these trackers, separated by commas: tensorboard, trackio, mlflow, wandb, comet_ml, aim,
+    clearml, dvclive, swanlab; null sends nothing to anybody."""
+    project: str | None = execution(None)
+    """The project there, which MLflow calls an experiment; null takes what the tracker's own environment variable
+    says, or else the recipe's name."""
+    run_name: str | None = execution(None)
+    """What the run is called there; null takes the name of the run folder."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The trackers, by Accelerate's names."""
+        return tracker_names(self.to)
+
+    def problems(self) -> Iterator[str]:
+        yield from unknown_trackers(self.to, "track.to")
+        for key, value in (("project", self.project), ("run_name", self.run_name)):
+            if value is not None and not value.strip():
+                yield f"track.{key} is {value!r}; give a name, or null"
+            elif value is not None and self.to is None:
+                yield f"track.{key} is {value!r}, and no tracker is named; give --track.to too, or leave it out"
+
+
+@dataclass(frozen=True)
 class Config:
     """A run, as far as all recipes agree on what a run is."""
 
@@ -320,6 +347,8 @@ class Config:
     """How long the processes of a run wait for one that hangs or died."""
     log: LogConfig = LogConfig()
     """How often a run speaks; its ledger has every step in any case."""
+    track: TrackConfig = TrackConfig()
+    """Where the curves are sent besides, and under which name."""
     epochs: float | None = 3
     """Passes over the training data; give epochs or steps, not both."""
     steps: int | None = None

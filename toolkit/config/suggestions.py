@@ -30,12 +30,13 @@ DEVICE = (
 # What Transformers' Trainer, TRL, torchtune, Lightning and the launcher call it, the names that a newcomer types first,
 # by the field that it is here, or by what is done here instead.
 CALLED_ELSEWHERE = {
+    "batch.balance": "group_by_length train_sampling_strategy",
     "batch.micro": "auto_find_batch_size auto_scale_batch_size",
     "batch.micro_tokens": "max_tokens max_tokens_per_batch",
     "batch.eval": "per_device_eval_batch_size eval_batch_size",
     "batch.size": "batch batch_size train_batch_size global_batch_size",
     "checkpoint.best": "metric_for_best_model load_best_model_at_end monitor",
-    "checkpoint.every": "save_steps save_strategy every_n_train_steps",
+    "checkpoint.every": "save_steps save_strategy every_n_train_steps checkpointing_steps",
     "checkpoint.keep": "save_total_limit save_top_k",
     "data.block": "block_size max_seq_length max_seq_len max_length",
     "data.config": "dataset_config_name dataset_config",
@@ -60,7 +61,7 @@ CALLED_ELSEWHERE = {
     "epochs": "num_epochs num_train_epochs max_epochs",
     "evaluate.every": "eval_steps eval_strategy evaluation_strategy val_check_interval",
     "evaluate.only": "do_eval",
-    "evaluate.patience": "early_stopping_patience early_stopping",
+    "evaluate.patience": "early_stopping early_stopping_patience patience",
     "export": "use_ema save_ema",
     "log.every": "logging_steps logging_strategy log_every_n_steps",
     "loss.class_weights": "class_weight pos_weight weighted_loss label_weights",
@@ -91,14 +92,15 @@ CALLED_ELSEWHERE = {
     "seed": "data_seed random_seed",
     "steps": "max_steps max_train_steps",
     "timeout.rendezvous": "meeting rdzv_timeout",
+    "track.run_name": "wandb_run_name wandb_name experiment_name",
+    "track.project": "wandb_project project_name tracker_project_name",
+    "track.to": "report_to log_with use_wandb with_tracking logger loggers tracker trackers",
     "the recipe trains and evaluates without being told to": "do_train",
     "nothing is overwritten: give another --output": "overwrite_output_dir",
     "no code from a hub is run": "trust_remote_code",
     "contrast.scale is one over it: --contrast.scale 20 is a temperature of 0.05": "temperature",
     "`toolkit predict RUN FILE --output OUT` predicts the rows of a file after the training": "do_predict",
     "a launch file is the launcher's: `accelerate launch --config_file FILE` before the recipe": "config_file",
-    "a run sends nothing to anybody; the run folder has its curves (ledger.jsonl) and its model": "report_to use_wandb "
-    "wandb_project",
     "a run sends nothing to anybody; afterwards: toolkit push RUN owner/name": "push_to_hub hub_model_id hub_token "
     "hub_private_repo hub_strategy push_to_hub_model_id",
     ACCUMULATION: "gradient_accumulation_steps accumulate_grad_batches per_device_train_batch_size "

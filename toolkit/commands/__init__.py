@@ -1,0 +1,1 @@
+"""The commands of `toolkit`: what each takes, and what it calls."""
