@@ -24,7 +24,18 @@ from toolkit.config.suggestions import CALLED_ELSEWHERE
 from toolkit.recipe_file import load_recipe
 
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.py"))
-STARTERS = ("accelerate", "torchrun", "python", "python3", "toolkit", "pip", "sbatch", "sphinx-build", "cluster/ssh.sh")
+STARTERS = (
+    "accelerate",
+    "torchrun",
+    "python",
+    "python3",
+    "toolkit",
+    "pip",
+    "sbatch",
+    "sphinx-build",
+    "tensorboard",
+    "cluster/ssh.sh",
+)
 OTHERS = ("ruff", "mypy", "pre-commit", "pytest", "jupyter", "hf")
 """Programs of others, of which nothing is asked but that they are named in pyproject.toml or stand for themselves."""
 MISTAKE = "python recipes/classify.py --learning_rate 1e-4 --data.trian reviews.csv"
@@ -195,6 +206,8 @@ def problems_of(command: str) -> list[str]:
             return [f"there is no --{word[2:]}" for word in words if word.startswith("--") and word[2:] not in flags()]
         case ["sphinx-build", *_]:
             return []  # test_site.py runs it
+        case ["tensorboard", "--logdir", folder]:
+            return [] if folder.endswith("/tensorboard") else ["a run's event files lie in tensorboard/ of its folder"]
         case [program, *_] if program in OTHERS:
             return []
     return [f"no program that the documentation may start is called {words[0]}"]
