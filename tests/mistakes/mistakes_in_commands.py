@@ -110,6 +110,23 @@ MISTAKES = (
         then="toolkit report runs/reviews --output runs/report.html",
     ),
     wrong("toolkit report runs/reviews runs/tags", "name a file with", mend={"": "--output runs.html"}),
+    wrong("toolkit report runs/reviews runs/reviews --output a.html", "a run folder is named twice; name each once"),
+    wrong(
+        "toolkit report runs/reviews --follow 0",
+        "--follow is 0; give 1 second or more",
+        then="toolkit report runs/reviews --follow 1",
+    ),
+    wrong("toolkit track runs/reviews", "no tracker is named", "--to mlflow"),
+    wrong(
+        "toolkit track runs/reviews --to tensorbord",
+        "did you mean tensorboard?",
+        mend={"tensorbord": "tensorboard"},
+    ),
+    wrong(
+        "toolkit track run/reviews --to tensorboard", "there is no such folder; did you mean", mend={"run/": "runs/"}
+    ),
+    wrong("toolkit track runs/reviews --to aim", "install it with pip install aim, or leave aim out"),
+    wrong("toolkit track --to tensorboard", "RUN is missing; it is written: toolkit track RUN"),
     wrong("toolkit push runs/reviews", "REPO is missing; it is written: toolkit push RUN_OR_MODEL REPO"),
     wrong("toolkit push runs/reviews 'me/my model'", "HF_HUB_OFFLINE is set", "give owner/name"),
     wrong("toolkit push runs/reviews me/model --token x", "--token is no argument of toolkit push; it takes --help"),

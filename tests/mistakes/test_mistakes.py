@@ -111,5 +111,5 @@ def test_they_are_many_and_over_all_recipes_and_commands() -> None:
     typed = " ".join(row.command for row in MISTAKES)
     for recipe in (ROOT / "recipes").glob("*.py"):
         assert typed.count(f"recipes/{recipe.name} ") >= 5, recipe
-    for command in ("status", "verify", "compare", "report", "export", "predict", "chat"):
+    for command in ("status", "verify", "compare", "report", "export", "track", "predict", "chat"):
         assert typed.count(f"toolkit {command}") >= 5, command

@@ -206,7 +206,7 @@ def test_runs_side_by_side(finished: Path, tmp_path: Path) -> None:
 
 def test_what_makes_no_page(finished: Path, tmp_path: Path) -> None:
     command_here("report", tmp_path).told(f"{tmp_path} is no run folder")
-    command_here("report", finished / "model").told("is no run folder", f"give {finished}, which is one")
+    command_here("report", finished / "model").told("is no run folder", f"did you mean {finished}, in which it lies?")
     command_here("report", finished, tmp_path, "--output", tmp_path / "a.html").told("is no run folder")
     command_here("report", finished, finished, "--output", tmp_path / "a.html").told("named twice")
     command_here("report", finished, tmp_path).told("--output runs.html")

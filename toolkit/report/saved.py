@@ -80,9 +80,7 @@ def read_run(folder: Path) -> SavedRun:
     """
     record = read_record(folder)
     if not record:
-        parent = f"; give {folder.parent}, which is one" if read_record(folder.parent) else ""
-        lacks = "it has no run.json that can be read"
-        raise UserError(f"{folder} is no run folder: {lacks}{parent}" if parent else no_run_folder(folder, lacks))
+        raise UserError(no_run_folder(folder, "it has no run.json that can be read"))
     remarks: list[str] = []
     settings, problem = read_settings_of(folder)
     remarks += [problem] if problem else []

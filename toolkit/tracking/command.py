@@ -11,6 +11,7 @@ from pathlib import Path
 from toolkit.config.trackers import tracker_names, unknown_trackers
 from toolkit.config.yaml import read_yaml
 from toolkit.errors import DEFECT, DONE, UserError
+from toolkit.output.nearby_runs import no_run_folder
 from toolkit.output.run_folder import is_locked, read_record
 from toolkit.tracking.delivery import Delivery, Wish
 from toolkit.tracking.readiness import problems_here
@@ -37,10 +38,10 @@ def track(run: Path, to: Sequence[str] | str | None, project: str | None, name: 
     Raises:
         UserError: there is no such run, or a tracker is not known, not installed or not logged in.
     """
-    run = run.resolve()
     record = read_record(run)
     if not record or not (run / "config.yaml").is_file():
-        raise UserError(f"{run} is no run folder: it has no run.json and config.yaml that can be read")
+        raise UserError(no_run_folder(run, "it has no run.json and config.yaml that can be read"))
+    run = run.resolve()
     settings = read_yaml(run / "config.yaml").get("track") or {}
     given = to if to is not None else settings.get("to")
     if given is None:
