@@ -18,7 +18,8 @@ from trial import command_here
 
 from toolkit.tracking import delivery
 from toolkit.tracking.command import track
-from toolkit.tracking.position import read_position
+from toolkit.tracking.position import Position, read_position, write_position
+from toolkit.tracking.trackers.trackio import TrackioRun
 
 pytestmark = pytest.mark.usefixtures("tracker_places")
 
@@ -61,7 +62,10 @@ def test_settings_and_names_arrive(finished: Path, tmp_path: Path) -> None:
     assert there.data.params["optim.betas"] == "[0.9, 0.999]"
     assert (there.info.run_name, there.info.status) == ("reviews", "FINISHED")
     assert mlflow.get_experiment(there.info.experiment_id).name == "team"
-    config = SQLiteStorage.get_run_config("team", "reviews")
+    sent_to = read_position(run, "trackio")
+    assert sent_to is not None
+    assert sent_to.name == f"reviews-{sent_to.token[:6]}"
+    config = SQLiteStorage.get_run_config("team", sent_to.name)
     assert config is not None and config["batch.size"] == 8  # noqa: PT018
     assert "allow_val_change" not in config
     (written,) = (run / "tensorboard").rglob("hparams.yml")
@@ -77,6 +81,31 @@ def test_two_runs_of_one_name_stay_two(finished: Path, tmp_path: Path) -> None:
         for name in ("trackio", "mlflow"):
             assert problems_of(run, READERS[name](run)) == []
             assert runs_there(name, run) == 2
+
+
+def test_two_runs_of_one_name_that_begin_together_stay_two(finished: Path, tmp_path: Path) -> None:
+    runs = [copy_of(finished, tmp_path / name / "run") for name in ("a", "b")]
+    for run in runs:
+        # Neither is in the database yet.
+        there = TrackioRun(run, Position(), {})
+        there.identify("team", None, "classify")
+        assert there.make().init_kwargs["private"] is True
+        (run / "tracking").mkdir()
+        write_position(run, "trackio", there.position)
+    for run in runs:
+        command_here("track", run, "--to", "trackio").done()
+    for run in runs:
+        assert problems_of(run, READERS["trackio"](run)) == []
+        assert runs_there("trackio", run) == 2
+    first, second = (read_position(run, "trackio") for run in runs)
+    assert first is not None
+    assert second is not None
+    second.name, second.finished = first.name, None
+    write_position(runs[1], "trackio", second)
+    outcome = command_here("track", runs[1], "--to", "trackio")
+    assert outcome.code != 0
+    outcome.says("is another one than that which", "tracking/trackio.json")
+    assert problems_of(runs[0], READERS["trackio"](runs[0])) == []
 
 
 BREAKS: dict[str, tuple[str, str]] = {

@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+from toolkit.errors import UserError
+from toolkit.tracking.position import position_file
 from toolkit.tracking.sent import Sent
 from toolkit.tracking.trackers.base import TrackedRun
 
@@ -19,15 +21,8 @@ class TrackioRun(TrackedRun):
 
     def identify(self, project: str | None, name: str | None, recipe: str) -> None:
         super().identify(project, name, recipe)
-        if is_remote():
-            self.position.name += f"-{self.position.token[:6]}"
-            return
-        from trackio.sqlite_storage import SQLiteStorage
-
-        taken, wanted, number = set(SQLiteStorage.get_runs(self.position.project)), self.position.name, 1
-        while self.position.name in taken:
-            number += 1
-            self.position.name = f"{wanted}-{number}"
+        # Trackio knows a run by its name alone, and one that begins at the same time is in no list yet.
+        self.position.name += f"-{self.position.token[:6]}"
 
     def make(self) -> Any:
         from accelerate.tracking import TrackioTracker
@@ -38,13 +33,23 @@ class TrackioRun(TrackedRun):
             name=self.position.name,
             config=dict(self.settings),
             resume="allow",
+            # Otherwise everybody could read a Space that is created here.
+            private=True,
             embed=False,
             auto_log_cpu=False,
             auto_log_gpu=False,
         )
 
     def begin(self) -> None:
-        self.position.run = self.tracker.tracker.id
+        run, known = self.tracker.tracker, self.position.run
+        # A run that was deleted there begins anew, at its first step.
+        if known not in (None, run.id) and run._next_step > 0:
+            raise UserError(
+                f"the run {self.position.name} in Trackio's project {self.position.project} is another one than that "
+                f"which {position_file(self.folder, 'trackio')} names; rename one of them there, or delete that file "
+                "to send this run again, as a new one"
+            )
+        self.position.run = run.id
 
     def send_settings(self) -> None:
         """They go with the first row."""
