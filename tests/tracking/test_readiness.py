@@ -33,7 +33,9 @@ def test_trackers_are_given_as_a_list(given: str) -> None:
 
 def without(names: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Have these modules not be installed, and all others that are asked for."""
-    monkeypatch.setattr(readiness, "find_spec", lambda name: None if name in names else ModuleSpec(name, None))
+    monkeypatch.setattr(
+        readiness, "find_spec", lambda name: None if name in names else ModuleSpec(name, None, origin=name)
+    )
 
 
 def test_what_is_missing_is_told_with_all_other_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +97,33 @@ def test_mlflow_is_refused_where_it_would_refuse_to_write(monkeypatch: pytest.Mo
         without({"alembic"}, monkeypatch)
         (problem,) = readiness.problems_here(["mlflow"], "--to")
         assert "alembic is missing" in problem
+    # Words for servers, though they look like folders.
+    for uri in ("databricks", "databricks-uc", "uc", "databricks://profile"):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        assert readiness.problems_here(["mlflow"], "--to") == []
     # Whether a server is there shows later, and ends nothing.
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert readiness.problems_here(["mlflow"], "--to") == []
+
+
+def test_mlflow_is_refused_where_it_would_go_on_in_an_old_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("MLFLOW_ALLOW_FILE_STORE", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    without(set(), monkeypatch)
+    (tmp_path / "mlruns" / "models").mkdir(parents=True)
+    (tmp_path / "mlruns" / "models" / "meta.yaml").touch()
+    assert readiness.problems_here(["mlflow"], "--to") == []
+    (tmp_path / "mlruns" / "0").mkdir()
+    (tmp_path / "mlruns" / "0" / "meta.yaml").touch()
+    (problem,) = readiness.problems_here(["mlflow"], "--to")
+    assert f"MLflow keeps its runs in {tmp_path / 'mlruns'}, as there are some, a folder" in problem
+
+
+def test_a_folder_with_the_name_of_a_package_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "swanlab").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    (problem,) = readiness.problems_here(["swanlab"], "--to")
+    assert "the package of swanlab is not installed" in problem

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from toolkit.config.trackers import TRACKERS
+from toolkit.tracking.trackers.mlflow_files import default_folder, folder_of
 
 OFFLINE = {"offline", "disabled", "dryrun", "local"}
 """What WANDB_MODE and SWANLAB_MODE say where nobody has to be logged in."""
@@ -22,7 +23,7 @@ def problems_here(names: Sequence[str], setting: str) -> list[str]:
     to, and ends nothing.
     """
     known = [name for name in names if name in TRACKERS]
-    missing = [name for name in known if find_spec(name) is None]
+    missing = [name for name in known if not is_installed(name)]
     problems = [
         f"{setting} is {', '.join(names)}, and the package of {name} is not installed; install it with "
         f"{TRACKERS[name]}, or leave {name} out"
@@ -35,18 +36,25 @@ def problems_here(names: Sequence[str], setting: str) -> list[str]:
     return problems
 
 
+def is_installed(name: str) -> bool:
+    """Return whether there is a package; a folder of its name, such as that in which wandb keeps runs, is none."""
+    found = find_spec(name)
+    return found is not None and found.origin is not None
+
+
 def mlflow_store() -> str | None:
     """Return why MLflow would refuse to write where it is told to, if it would."""
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-    scheme = urlsplit(uri).scheme
-    if uri and scheme in ("", "file"):
+    scheme, folder = urlsplit(uri).scheme, folder_of(uri) if uri else default_folder()
+    if folder is not None:
         if os.environ.get("MLFLOW_ALLOW_FILE_STORE", "").lower() in ("true", "1"):
             return None
+        place = f"MLFLOW_TRACKING_URI is {uri}" if uri else f"MLflow keeps its runs in {folder}, as there are some"
         return (
-            f"MLFLOW_TRACKING_URI is {uri}, a folder, to which MLflow writes only where MLFLOW_ALLOW_FILE_STORE=true "
+            f"{place}, a folder, to which MLflow writes only where MLFLOW_ALLOW_FILE_STORE=true "
             "is set too; set it, or name a database, such as MLFLOW_TRACKING_URI=sqlite:///mlflow.db"
         )
-    absent = [name for name in ("sqlalchemy", "alembic") if find_spec(name) is None]
+    absent = [name for name in ("sqlalchemy", "alembic") if not is_installed(name)]
     if absent and (not uri or scheme.startswith("sqlite")):
         return (
             f"MLflow keeps its runs in {uri or 'sqlite:///mlflow.db'}, for which {' and '.join(absent)} is missing; "

@@ -10,13 +10,23 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+NO_FOLDERS = ("databricks", "databricks-uc", "uc")
+"""Words that MLflow takes for servers, although they look like folders."""
 SECONDS_UNTIL_ABANDONED = 2.0
 
 
 def folder_of(uri: str) -> Path | None:
     """Return the folder of a store of files, None if it is no such store."""
+    if uri in NO_FOLDERS:
+        return None
     parts = urlsplit(uri)
     return Path(url2pathname(parts.path)) if parts.scheme in ("", "file") else None
+
+
+def default_folder() -> Path | None:
+    """Return the folder that MLflow takes where it is told none: one of an earlier version, if it holds something."""
+    has_data = any(path.parent.name.isdigit() for path in Path("mlruns").glob("*/meta.yaml"))
+    return Path("mlruns").absolute() if has_data else None
 
 
 def mend(store: Path, run: str | None, copy: Path, has_settings: bool) -> None:
@@ -32,8 +42,9 @@ def mend(store: Path, run: str | None, copy: Path, has_settings: bool) -> None:
         if description.stat().st_size:
             continue
         if description.parent.name == run:
-            if copy.is_file():
-                description.write_bytes(copy.read_bytes())
+            # While a run was moved aside, the copy of it may have come beside the run that took its place.
+            if copy.is_file() and run.encode() in (known := copy.read_bytes()):
+                description.write_bytes(known)
         elif run is None and is_abandoned(description.parent):
             # An experiment with such a run can't be read any more, by nobody.
             shutil.rmtree(description.parent)
