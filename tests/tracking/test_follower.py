@@ -155,8 +155,9 @@ def test_one_process_sends_at_a_time(finished: Path, tmp_path: Path) -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
         outcome = command_here("track", folder, "--to", "tensorboard")
-        assert outcome.code == 1
+        assert outcome.code == 2
         outcome.says("another process is sending this run to tensorboard already")
+        assert "sends what is missing" not in outcome.output
         other.kill()
     command_here("track", folder, "--to", "tensorboard").done()
 
@@ -199,14 +200,16 @@ def test_folders_that_can_not_be_sent(finished: Path, tmp_path: Path, monkeypatc
     command_here("track", folder, "--to", "mlflow").told("works in one process")
     monkeypatch.delenv("WORLD_SIZE")
     (folder / "tracking").mkdir()
-    (folder / "tracking" / "tensorboard.json").write_text("{")
-    outcome = command_here("track", folder, "--to", "tensorboard")
-    outcome.says("tensorboard.json can't be read", "delete it to send the whole run to tensorboard again")
-    assert outcome.code == 1
+    for text in ("{", '{"sent": "x"}', '{"sent": true}', '{"token": null}', "[]"):
+        (folder / "tracking" / "tensorboard.json").write_text(text)
+        outcome = command_here("track", folder, "--to", "tensorboard")
+        outcome.says("tensorboard.json can't be read", "delete it to send the whole run to tensorboard again")
+        assert outcome.code == 2
+        assert "sends what is missing" not in outcome.output
     with (folder / "ledger.jsonl").open("a") as ledger:
         ledger.write("no row\n")
     outcome = command_here("track", folder, "--to", "mlflow").says("has a line after that of step 12 that is no row")
-    assert outcome.code == 1
+    assert outcome.code == 2
     (folder / "ledger.jsonl").unlink()
     command_here("track", folder, "--to", "mlflow").told("has no ledger yet")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toolkit.config.trackers import tracker_names, unknown_trackers
 from toolkit.config.yaml import read_yaml
-from toolkit.errors import DEFECT, DONE, UserError
+from toolkit.errors import DEFECT, DONE, USER_CAN_FIX, UserError
 from toolkit.output.nearby_runs import no_run_folder
 from toolkit.output.run_folder import is_locked, read_record
 from toolkit.tracking.delivery import Delivery, Wish
@@ -128,6 +128,8 @@ def send(wish: Wish, names: Sequence[str], under_way: Callable[[], bool], follow
         if delivery not in incomplete and not follows:
             say(f"{delivery.tracker}: all {delivery.sent:,} steps are there")
     for delivery in incomplete:
+        if delivery.refused or delivery.moved:
+            continue
         why = "" if delivery.problem else f" (nothing has moved for {PATIENCE:.0f} seconds)"
         say(
             f"{delivery.tracker} has the steps up to {delivery.sent:,}{why}; `toolkit track {wish.run} --to "
@@ -136,4 +138,6 @@ def send(wish: Wish, names: Sequence[str], under_way: Callable[[], bool], follow
     if any(delivery.is_alive() for delivery in deliveries):
         # A library that hangs would hang at the end of the process too.
         os._exit(DEFECT)
+    if any(delivery.refused for delivery in incomplete):
+        return USER_CAN_FIX
     return DEFECT if incomplete else DONE

@@ -69,8 +69,13 @@ class Delivery(Thread):
         """Why the last attempt failed, None if it did not."""
         self.sent = 0
         """The step of the last row that is there."""
+        self.refused = False
+        """Whether the user has to mend something first."""
+        self.moved = False
+        """Whether another run lies in the folder by now."""
         self.gives_up = Event()
-        self.has_said_where = False
+        self.has_said_where = self.has_said_names = False
+        self.lock = Lock(self.run_folder, tracker)
 
     def run(self) -> None:
         """Send until all is there, or no attempt is left."""
@@ -81,9 +86,15 @@ class Delivery(Thread):
                 self.attempt()
                 return
             except MovedError:
+                self.moved = True
+                self.problem = (
+                    f"the run that was sent from {self.run_folder} was moved aside (--resume never does it); `toolkit "
+                    "track` and its new folder, in former/, sends what is missing"
+                )
+                self.say(f"{self.tracker}: {self.problem}")
                 return
             except UserError as error:
-                self.problem = "; ".join(error.problems)
+                self.refused, self.problem = True, "; ".join(error.problems)
                 self.say(f"{self.tracker}: {self.problem}")
                 return
             # Some libraries end the process where they mean an error.
@@ -115,7 +126,7 @@ class Delivery(Thread):
             MovedError: the run was moved aside.
             Exception: whatever the tracker's library raises.
         """
-        lock = Lock(self.run_folder, self.tracker)
+        lock = self.lock = Lock(self.run_folder, self.tracker)
         lock.take(patient=lambda: self.follows and not self.gives_up.is_set())
         try:
             settings = settings_of(settings_without_secrets(read_yaml(self.run_folder / "config.yaml")))
@@ -126,10 +137,10 @@ class Delivery(Thread):
             try:
                 there.begin()
                 self.write(there.position)
-                self.send_all(there, lock)
+                end = self.send_all(there)
             finally:
                 there.close(str(read_record(self.run_folder).get("status")))
-            self.make_sure(there, lock)
+            self.make_sure(there, end)
         finally:
             lock.release()
 
@@ -142,15 +153,39 @@ class Delivery(Thread):
             there.identify(self.wish.project, self.wish.name, recipe)
             # A kill may come after the run was begun there, before its id is known here.
             self.write(there.position)
+        there.progress = self.moves
+        self.compare_names(there.position)
         return there
 
+    def compare_names(self, position: Position) -> None:
+        """Say that a run goes on under the names that it was begun with, where others are asked for."""
+        asked = {"project": self.wish.project, "name": self.wish.name}
+        # Trackio's names end with a part of the token.
+        own = {"project": {position.project}, "name": {position.name, position.name.removesuffix(position.mark)}}
+        other = [key for key, value in asked.items() if value is not None and value not in own[key]]
+        if other and not self.has_said_names:
+            self.has_said_names = True
+            self.say(
+                f"warning: {self.tracker} goes on with {position.name} in the project {position.project}, as the run "
+                f"was begun there: another {' and '.join(other)} can't be given any more"
+            )
+
+    def moves(self) -> None:
+        """Note that something goes on."""
+        self.progressed = time.monotonic()
+
     def write(self, position: Position) -> None:
-        """Write down how far the tracker is."""
+        """Write down how far the tracker is.
+
+        Raises:
+            MovedError: another run lies there by now, which must not get the names of this one.
+        """
+        self.lock.check()
         write_position(self.run_folder, self.tracker, position)
         self.sent, self.progressed = position.sent, time.monotonic()
 
-    def send_all(self, there: TrackedRun, lock: Lock) -> None:
-        """Send the settings, the rows as they come, and the end."""
+    def send_all(self, there: TrackedRun) -> tuple[int, Values]:
+        """Send the settings, the rows as they come, and the end; return the end that was seen, as `end_of` does."""
         position, sent = there.position, there.sent()
         if not self.has_said_where:
             self.say(f"{self.tracker}: {there.place}")
@@ -160,26 +195,30 @@ class Delivery(Thread):
             position.settings = True
             self.write(position)
         tail, written = LedgerTail(self.run_folder / "ledger.jsonl"), time.monotonic()
+        end: tuple[int, Values] = (0, {})
         while not self.gives_up.is_set():
             # Asked first: what was written before the end of the run is then read below.
             goes_on = self.under_way()
+            seen = (0, {}) if goes_on else end_of(self.run_folder)
             for rows in in_parts(tail.new_rows(), there.rows_at_once):
-                lock.check()
+                self.lock.check()
                 self.send_rows(there, sent, rows)
                 position.sent = max(position.sent, rows[-1]["step"])
                 if not there.can_be_asked or time.monotonic() - written > SECONDS_BETWEEN_POSITIONS:
                     self.write(position)
                     written = time.monotonic()
             if not goes_on:
+                end = seen
                 break
             time.sleep(SECONDS_BETWEEN_LOOKS)
-        lock.check()
-        step, values = end_of(self.run_folder)
+        self.lock.check()
+        step, values = end
         if there.can_be_asked:
             values = sent.lacking(step, values)
         if values and (there.can_be_asked or position.finished != step):
             there.send_final(step, values)
         self.write(position)
+        return end
 
     def send_rows(self, there: TrackedRun, sent: Sent, rows: list[dict[str, Any]]) -> None:
         """Send what is not there yet of some rows."""
@@ -190,21 +229,28 @@ class Delivery(Thread):
                 sent.add(step, values)
         self.sent, self.progressed = rows[-1]["step"], time.monotonic()
 
-    def make_sure(self, there: TrackedRun, lock: Lock) -> None:
+    def make_sure(self, there: TrackedRun, seen: tuple[int, Values]) -> None:
         """Ask the tracker at the end whether it has everything, where it can be asked, and write that down.
+
+        Args:
+            there: the run in the tracker.
+            seen: the end that was sent. Another start may have finished the run since then.
 
         Raises:
             IncompleteError: it lacks something.
         """
-        last, end = end_of(self.run_folder)
+        last, end = seen
         if there.can_be_asked and not self.under_way():
             sent, rows = there.sent(), LedgerTail(self.run_folder / "ledger.jsonl").new_rows()
-            missing = [row["step"] for row in rows if sent.lacking(row["step"], values_of(row))]
+            missing = []
+            for row in rows:
+                self.moves()
+                if sent.lacking(row["step"], values_of(row)):
+                    missing.append(row["step"])
             if missing:
                 raise IncompleteError(f"{len(missing):,} rows did not arrive, the first of step {missing[0]:,}")
             if sent.lacking(last, end):
                 raise IncompleteError("the metrics of the end did not arrive")
-        lock.check()
         if last:
             there.position.finished = last
         self.write(there.position)

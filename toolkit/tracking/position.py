@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from uuid import uuid4
 
 from toolkit.errors import UserError
@@ -40,6 +40,11 @@ class Position:
     finished: int | None = None
     """The step after which the run was finished, once its last row and its final metrics were sent."""
 
+    @property
+    def mark(self) -> str:
+        """What makes a name one of a kind, at its end."""
+        return f"-{self.token[:6]}"
+
 
 def position_file(run: Path, tracker: str) -> Path:
     """Return the file that says how far a tracker is."""
@@ -55,7 +60,10 @@ def read_position(run: Path, tracker: str) -> Position | None:
     path = position_file(run, tracker)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        known = {entry.name for entry in fields(Position)}
+        known = {entry.name: entry.type for entry in fields(Position)}
+        for key, value in values.items():
+            if key in known and not is_a(value, known[key]):
+                raise ValueError(f"{key} is {value!r}")
         return Position(**{key: value for key, value in values.items() if key in known})
     except FileNotFoundError:
         return None
@@ -63,6 +71,11 @@ def read_position(run: Path, tracker: str) -> Position | None:
         raise UserError(
             f"{path} can't be read ({error}); delete it to send the whole run to {tracker} again, as a new run there"
         ) from None
+
+
+def is_a(value: Any, kind: Any) -> bool:
+    """Return whether a value is of a type; true and false are no numbers."""
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
 def write_position(run: Path, tracker: str, position: Position) -> None:
@@ -98,7 +111,7 @@ class Lock:
                 self.release()
                 raise UserError(
                     f"another process is sending this run to {self.tracker} already (a run that is under way does it "
-                    "itself); there is nothing to do"
+                    "itself); let it end first"
                 )
             time.sleep(0.2)
 

@@ -1,7 +1,7 @@
 """A run in a tracker, through Accelerate's class for it."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,6 +27,8 @@ class TrackedRun:
         self.folder = folder
         self.position = position
         self.settings = settings
+        self.progress: Callable[[], None] = lambda: None
+        """Called while much is read back, which may take minutes."""
 
     def identify(self, project: str | None, name: str | None, recipe: str) -> None:
         """Choose what the run is called there, before the tracker hears of it: after a kill it is found again."""

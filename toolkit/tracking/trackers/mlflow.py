@@ -107,6 +107,7 @@ class MLflowRun(TrackedRun):
     def sent(self) -> Sent:
         found, run = Sent(), self.position.run
         for name in self.client.get_run(run).data.metrics:
+            self.progress()
             for metric in self.client.get_metric_history(run, name):
                 found.add(metric.step, (name,))
         return found

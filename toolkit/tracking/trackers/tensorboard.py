@@ -32,6 +32,7 @@ class TensorBoardRun(TrackedRun):
         found = Sent()
         for file in sorted((self.folder / FOLDER).glob("events.out.tfevents.*")):
             for event in LegacyEventFileLoader(str(file)).Load():
+                self.progress()
                 if event.HasField("summary"):
                     found.add(event.step, (value.tag for value in event.summary.value))
         return found

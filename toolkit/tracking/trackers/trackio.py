@@ -22,7 +22,7 @@ class TrackioRun(TrackedRun):
     def identify(self, project: str | None, name: str | None, recipe: str) -> None:
         super().identify(project, name, recipe)
         # Trackio knows a run by its name alone, and one that begins at the same time is in no list yet.
-        self.position.name += f"-{self.position.token[:6]}"
+        self.position.name += self.position.mark
 
     def make(self) -> Any:
         from accelerate.tracking import TrackioTracker
@@ -62,6 +62,7 @@ class TrackioRun(TrackedRun):
 
         found = Sent()
         for row in SQLiteStorage.get_logs(self.position.project, self.position.name, run_id=self.position.run):
+            self.progress()
             found.add(row["step"], (name for name in row if name not in OWN))
         return found
 
