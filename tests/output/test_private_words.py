@@ -33,6 +33,28 @@ def test_secrets_are_hidden_and_nothing_else(text: str, expected: str | None) ->
     assert without_secrets(text) == (text if expected is None else expected)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("from https://me:hunter2secret@host/x.csv", True),
+        ("s3://key@bucket/x", True),
+        ("https://h/x?b=2&X-Amz-Signature=0a1b2c", True),
+        ("--hub.token abcdef1", True),
+        ('{"api_key": "abc1def"}', True),
+        ('{"hub": {"token" : "abc1def", "x": 1}}', True),
+        ('{"tracker.wandb_api-key": "abc1def"}', True),
+        ('{"aws_secret_access_key": "abc1def"}', True),
+        (f'python x.py --hub.token={HIDDEN} https://h/x?token={HIDDEN} {{"password": "{HIDDEN}"}}', False),
+        ("--token $HF_TOKEN --wandb.api_key '<your key>' https://me:$PASSWORD@host/x --token YOUR_TOKEN", False),
+        ('{"pad_token": "<pad>", "eos_token": "end", "image_token": "img", "tokens": "x", "use_auth_token": true}', False),
+        ('{"token": null, "password": ""}', False),
+        ("pip install git+https://git@host.example/x, https://host.example/@ann, ann@host.example", False),
+    ],
+)  # fmt: skip
+def test_what_must_not_be_sent_is_found(text: str, is_one: bool) -> None:
+    assert has_secret(text) == is_one
+
+
 def test_what_the_environment_holds_is_a_secret_whatever_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "plain-looking-words")
     monkeypatch.setenv("SHORT_TOKEN", "data")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,9 @@ from hub_server import READER, TOKEN, Hub, hub
 from huggingface_hub import HfApi, ModelCard, constants
 from launching import clean_environment
 from trial import Outcome, command_here, state_of
+
+from toolkit.errors import UserError
+from toolkit.push.command import check_visibility
 
 PARTS = {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
@@ -113,6 +117,22 @@ def test_what_is_public_is_so_only_when_asked(server: Hub, model: Path) -> None:
     assert set(server.files("ann/leaky")) == {".gitattributes"}
 
 
+def test_a_password_in_the_address_of_the_hub_is_shown_nowhere(
+    server: Hub, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(model, "ann/m").done()
+    head = server.repositories["ann/m"].branches["main"]
+    there = SimpleNamespace(oid=head, commit_url=f"http://ann:hunter2@host.example/commit/{head}")
+    monkeypatch.setattr(HfApi, "upload_folder", lambda self, **words: there)
+    outcome = push(model, "ann/m").done().says("no commit was made", f"http://host.example/commit/{head}")
+    assert "hunter2" not in outcome.output
+    api = SimpleNamespace(
+        endpoint="http://ann:hunter2@host.example", repo_info=lambda name: SimpleNamespace(private=False)
+    )
+    with pytest.raises(UserError, match=r"is public on http://host\.example, and it was to be private"):
+        check_visibility("ann/m", public=False, api=api)
+
+
 def test_branches_and_names(server: Hub, model: Path) -> None:
     push(model, "mine", "--revision", "dev/2").done().says("ann/mine", "dev/2, new", 'revision="dev/2"')
     assert set(server.files("ann/mine")) == {".gitattributes"}
@@ -134,6 +154,8 @@ def test_only_what_is_a_model_is_sent(server: Hub, model: Path) -> None:
     outcome.says("optimizer.pt (not safetensors: it can run code", "ledger.jsonl (no part of a model)")
     outcome.says("checkpoints (a folder)", "reference.json (it names a folder of this machine)")
     push(model, "ann/m", "--also", "optimizer.pt", "--also", "nothing").told("--also names optimizer.pt", "nothing,")
+    (model / "old.BIN").write_text("x", encoding="utf-8")
+    push(model, "ann/m", "--also", "old.BIN").told("--also names old.BIN, not safetensors: it can run code")
 
 
 def test_adapters_beside_a_merged_model_are_left_out_where_their_base_is_a_folder(server: Hub, model: Path) -> None:
@@ -191,9 +213,11 @@ def test_what_is_private_is_not_sent(server: Hub, model: Path, monkeypatch: pyte
     card = (model / "README.md").read_text(encoding="utf-8")
     (model / "README.md").write_text(f"{card}\nMade with {TOKEN}.\n", encoding="utf-8")
     (model / "finetune_toolkit.json").write_text(json.dumps({"from": f"{tmp_path}/x"}))
+    (model / "generation_config.json").write_text(json.dumps({"from": "https://me:hunter2secret@host/x"}))
     (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(model)}))
     push(model, "ann/m").told(
         "README.md holds what looks like a token",
+        "generation_config.json holds what looks like a token or a password",
         "finetune_toolkit.json names the home folder",
         "adapters' base is in a folder of this machine, model, where",
     )

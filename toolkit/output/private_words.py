@@ -17,6 +17,14 @@ IN_ADDRESS = re.compile(r"(?<=://)[^/\s@'\"]+@")
 """A name and a password before a host."""
 IN_QUERY = re.compile(rf"([?&](?:{NAMED}|key|sig|signature|x-amz-[\w-]+)=)[^&\s'\"]+", re.IGNORECASE)
 AFTER_FLAG = re.compile(rf"(--(?:[\w.-]+[._-])?{NAMED}(?:=|\s+))(?!--)('[^']*'|\"[^\"]*\"|\S+)", re.IGNORECASE)
+IN_JSON = re.compile(
+    r'"(?:(?:hf_|hub_|access_|auth_|api_|bearer_)?token|(?:[\w.-]*[._-])?(?:password|passwd|secret|credentials?'
+    r'|(?:api|access|secret|private)[_-]?key))"\s*:\s*"([^"]+)"',
+    re.IGNORECASE,
+)
+"""What a key of JSON says is secret. The tokens of a tokenizer, such as pad_token, are none."""
+PLACEHOLDER = re.compile(r"['\"]?(?:[<\[{$%*.]|your\b|your_|x{3,}|\Z)", re.IGNORECASE)
+"""How a word begins that stands for a secret, in the words of a manual."""
 SHORTEST = 8
 """Characters: what is shorter in an environment variable is a word that may stand elsewhere by chance."""
 
@@ -44,8 +52,19 @@ def settings_without_secrets(settings: Any, name: str = "") -> Any:
 
 
 def has_secret(text: str) -> bool:
-    """Return whether a text holds a token by its shape, or one of this environment."""
-    return SHAPES.search(text) is not None or any(secret in text for secret in secrets_here())
+    """Return whether a text holds what looks like a token or a password, or one of this environment.
+
+    A word that only stands for one, such as `--token $HF_TOKEN`, is none.
+    """
+    if SHAPES.search(text) is not None or any(secret in text for secret in secrets_here()):
+        return True
+    in_addresses = (found.group().removesuffix("@") for found in IN_ADDRESS.finditer(text))
+    if any(found != "git" and not PLACEHOLDER.match(found.partition(":")[2] or found) for found in in_addresses):
+        return True
+    named = [found.group().partition("=")[2] for found in IN_QUERY.finditer(text)]
+    named += [found.group(2) for found in AFTER_FLAG.finditer(text)]
+    named += [found.group(1) for found in IN_JSON.finditer(text)]
+    return any(not PLACEHOLDER.match(value) for value in named)
 
 
 def secrets_here() -> set[str]:

@@ -194,7 +194,8 @@ def send(wish: Wish, folder: Path, parts: Parts, api: Any, console: Console) -> 
     )
     if commit.oid == place.head:
         console.print(
-            f"{name} has exactly these files already: no commit was made; its newest one is {commit.commit_url}"
+            f"{name} has exactly these files already: no commit was made; its newest one is "
+            f"{without_secrets(str(commit.commit_url))}"
         )
     else:
         console.print(f"sent: {without_secrets(str(commit.commit_url))}")
@@ -235,7 +236,7 @@ def check_visibility(name: str, public: bool, api: Any) -> None:
     there, asked = ("public", "private") if is_public else ("private", "public")
     remedy = "give --public" if is_public else "leave out --public"
     raise UserError(
-        f"{name} is {there} on {api.endpoint}, and it was to be {asked}; nothing was sent. To push there all the same "
+        f"{name} is {there} on {without_secrets(api.endpoint)}, and it was to be {asked}; nothing was sent. To push there all the same "
         f"{remedy}; or make it {asked} in its settings on the hub, or give another name"
     )
 

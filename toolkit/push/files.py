@@ -98,7 +98,7 @@ def parts_of(folder: Path, also: Sequence[str] = ()) -> Parts:
     problems = [f"--also names {name}, which is not in {folder}" for name in also if name not in {*sent, *left_out}]
     problems += [f"--also names {name}, {left_out[name]}" for name in also if name in left_out]
     if not any(name.endswith(".safetensors") and "/" not in name for name in sent):
-        pickled = [name for name in left_out if name.endswith(PICKLES)]
+        pickled = [name for name in left_out if name.lower().endswith(PICKLES)]
         why = f"it has {', '.join(pickled)}, which can run code where it is loaded" if pickled else "it has none"
         problems.append(f"{folder} is no model: its weights have to be a .safetensors file, and {why}")
     elif not {"config.json", "adapter_config.json"} & set(sent):
@@ -117,7 +117,7 @@ def why_not(path: Path, name: str, asked: bool) -> str | None:
         return "a folder"
     if not path.is_file():
         return "a link to nothing"
-    if path.suffix in PICKLES:
+    if path.suffix.lower() in PICKLES:
         return "not safetensors: it can run code where it is loaded"
     if not os.access(path, os.R_OK):
         return "it can't be read"
@@ -131,7 +131,7 @@ def private_problems(folder: Path, sent: dict[str, int], left_out: dict[str, str
             continue
         text = (folder / name).read_bytes().decode("utf-8", errors="replace")
         if has_secret(text):
-            yield f"{folder / name} holds what looks like a token; take it out, and have it made invalid"
+            yield f"{folder / name} holds what looks like a token or a password; take it out, and have it made invalid"
         if name == "reference.json" and is_here(content(text).get("name")):
             left_out[name] = "it names a folder of this machine"
             del sent[name]
