@@ -46,7 +46,7 @@ def test_secrets_are_hidden_and_nothing_else(text: str, expected: str | None) ->
         ('{"aws_secret_access_key": "abc1def"}', True),
         (f'python x.py --hub.token={HIDDEN} https://h/x?token={HIDDEN} {{"password": "{HIDDEN}"}}', False),
         ("--token $HF_TOKEN --wandb.api_key '<your key>' https://me:$PASSWORD@host/x --token YOUR_TOKEN", False),
-        ('{"pad_token": "<pad>", "eos_token": "end", "image_token": "img", "tokens": "x", "use_auth_token": true}', False),
+        ('{"pad_token": "<pad>", "eos_token": "end", "image_token": "img", "use_auth_token": true}', False),
         ('{"token": null, "password": ""}', False),
         ("pip install git+https://git@host.example/x, https://host.example/@ann, ann@host.example", False),
     ],

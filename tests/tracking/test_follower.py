@@ -1,12 +1,15 @@
 """What follows a run: its own process beside the training, which it neither slows nor ends."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -116,23 +119,118 @@ def test_a_tracker_that_hangs_is_given_up(finished: Path, tmp_path: Path, monkey
         command.track(folder, "tensorboard", None, None, None)
 
 
-def test_the_end_of_a_run_waits_only_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def follower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follower:
+    """A follower of a run that is under way, whose process is a small program instead."""
     from tiny_recipe import Tiny
 
     from toolkit.config.parser import parse
 
-    console, out = Console(is_main=True), StringIO()
-    console.rich.file = out
-    follower = Follower(parse(Tiny, "", ["--output", "x", "--track.to", "tensorboard"]), "tiny", console)
+    folder = tmp_path / "followed"
+    folder.mkdir()
+    (folder / "run.json").write_text('{"status": "running", "step": 1}')
+    console = Console(is_main=True)
+    console.rich.file, console.rich.width = StringIO(), 1000
+    return Follower(parse(Tiny, "", ["--output", str(folder), "--track.to", "tensorboard"]), "tiny", console)
+
+
+def programs(follower: Follower, *codes: str) -> None:
+    """Have a follower start these programs of Python, one after the other."""
+    left = list(codes)
+
+    def start() -> "subprocess.Popen[str]":
+        follower.errors = TemporaryFile()
+        words = [sys.executable, "-S", "-c", left.pop(0)]
+        return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=follower.errors, text=True)
+
+    follower.start = start  # type: ignore[method-assign]
+
+
+def said(follower: Follower) -> str:
+    assert isinstance(follower.console.rich.file, StringIO)
+    return follower.console.rich.file.getvalue()
+
+
+def test_the_end_of_a_run_waits_only_so_long(follower: Follower) -> None:
     follower.end(60)  # nothing was begun
-    follower.process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True)
-    follower.reader = threading.Thread()
+    programs(follower, "input()")
+    follower.begin()
+    assert follower.process is not None
     before = time.monotonic()
     follower.end(0.2)
     assert time.monotonic() - before < 5
-    assert "tiny: sending to tensorboard goes on by itself" in out.getvalue()
+    assert f"tiny: sending to tensorboard goes on by itself in process {follower.process.pid}" in said(follower)
     follower.process.kill()
     follower.process.wait()
+
+
+def test_sigterm_ends_the_wait_and_not_the_run(follower: Follower) -> None:
+    programs(follower, "input()")
+    follower.begin()
+    assert follower.process is not None
+    before, handler = time.monotonic(), signal.getsignal(signal.SIGTERM)
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    # The handler of a test that would otherwise end with the signal.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        follower.end(4)
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert time.monotonic() - before < 3
+    assert "goes on by itself" in said(follower)
+    follower.process.kill()
+    follower.process.wait()
+
+
+def test_what_sends_is_started_again_when_it_dies(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.tracking.follower.PAUSES", (0.0, 0.0))
+    dies = "import os; os.kill(os.getpid(), 9)"
+    programs(follower, dies, "import sys; sys.exit('no memory is left')", "print('sent'); input()")
+    follower.begin()
+    for _ in range(100):
+        if "tiny: sent" in said(follower):
+            break
+        time.sleep(0.05)
+    assert follower.process is not None
+    follower.process.communicate("x")
+    follower.end(5)
+    assert "warning: what sends to tensorboard ended with code -9; it is started again in 0 seconds" in said(follower)
+    assert "ended with code 1 (no memory is left); it is started again" in said(follower)
+    assert said(follower).count("warning") == 2
+
+
+def test_it_is_started_again_only_so_often_and_not_after_a_mistake(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.tracking.follower.PAUSES", (0.0,))
+    programs(follower, *["import sys; sys.exit(3)"] * 2)
+    follower.begin()
+    assert follower.reader is not None
+    follower.reader.join(10)
+    assert "nothing more is sent to tensorboard: what sends ended with code 3; `toolkit track" in said(follower)
+    programs(follower, "import sys; print('  - no such place', file=sys.stderr); sys.exit(2)")
+    follower.begin()
+    follower.reader.join(10)
+    assert "ended with code 2 (- no such place); `toolkit track" in said(follower)
+    before = said(follower)
+    follower.end(5)
+    assert said(follower) == before
+
+
+def test_a_run_without_a_ledger_yet_is_waited_for(finished: Path, tmp_path: Path) -> None:
+    folder = copy_of(finished, tmp_path / "run")
+    ledger, record = folder / "ledger.jsonl", folder / "run.json"
+    rows, done = ledger.read_text(), record.read_text()
+    ledger.unlink()
+    record.write_text(done.replace('"finished"', '"running"'))
+
+    def go_on() -> None:
+        ledger.write_text(rows)
+        record.write_text(done)
+
+    threading.Timer(0.3, go_on).start()
+    assert command.track(folder, "tensorboard", None, None, os.getppid()) == 0
+    assert problems_of(folder, READERS["tensorboard"](folder)) == []
 
 
 def test_what_follows_is_no_part_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:

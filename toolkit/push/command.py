@@ -236,8 +236,8 @@ def check_visibility(name: str, public: bool, api: Any) -> None:
     there, asked = ("public", "private") if is_public else ("private", "public")
     remedy = "give --public" if is_public else "leave out --public"
     raise UserError(
-        f"{name} is {there} on {without_secrets(api.endpoint)}, and it was to be {asked}; nothing was sent. To push there all the same "
-        f"{remedy}; or make it {asked} in its settings on the hub, or give another name"
+        f"{name} is {there} on {without_secrets(api.endpoint)}, and it was to be {asked}; nothing was sent. "
+        f"To push there all the same {remedy}; or make it {asked} in its settings on the hub, or give another name"
     )
 
 

@@ -51,7 +51,7 @@ def track(run: Path, to: Sequence[str] | str | None, project: str | None, name: 
     problems = [*unknown_trackers(given, "--to"), *problems_here(tracker_names(given), "--to")]
     if os.environ.get("WORLD_SIZE", "1") != "1":
         problems.append("toolkit track works in one process; start it without a launcher")
-    if not (run / "ledger.jsonl").is_file():
+    if parent is None and not (run / "ledger.jsonl").is_file():
         problems.append(f"the run in {run} has no ledger yet, so there is nothing to send; let it train first")
     if problems:
         raise UserError(*problems)
@@ -61,7 +61,13 @@ def track(run: Path, to: Sequence[str] | str | None, project: str | None, name: 
         # The training comes first.
         os.nice(5)
     wish = Wish(run, project or settings.get("project"), name or settings.get("run_name"))
-    return send(wish, tracker_names(given), Training(run, parent), follows=parent is not None)
+    under_way = Training(run, parent)
+    while not (run / "ledger.jsonl").is_file():
+        # The run that has started this writes it with its first step.
+        if not under_way():
+            return DONE
+        time.sleep(0.1)
+    return send(wish, tracker_names(given), under_way, follows=parent is not None)
 
 
 class Training:
