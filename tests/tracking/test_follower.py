@@ -139,7 +139,7 @@ def programs(follower: Follower, *codes: str) -> None:
     left = list(codes)
 
     def start() -> "subprocess.Popen[str]":
-        follower.errors = TemporaryFile()
+        follower.errors = TemporaryFile()  # noqa: SIM115
         words = [sys.executable, "-S", "-c", left.pop(0)]
         return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=follower.errors, text=True)
 
@@ -185,14 +185,16 @@ def test_sigterm_ends_the_wait_and_not_the_run(follower: Follower) -> None:
 def test_what_sends_is_started_again_when_it_dies(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.tracking.follower.PAUSES", (0.0, 0.0))
     dies = "import os; os.kill(os.getpid(), 9)"
-    programs(follower, dies, "import sys; sys.exit('no memory is left')", "print('sent'); input()")
+    programs(follower, dies, "import sys; sys.exit('no memory is left')", "print('sent', flush=True); input()")
     follower.begin()
     for _ in range(100):
         if "tiny: sent" in said(follower):
             break
         time.sleep(0.05)
     assert follower.process is not None
-    follower.process.communicate("x")
+    assert follower.process.stdin is not None
+    with follower.process.stdin as words:
+        words.write("x\n")
     follower.end(5)
     assert "warning: what sends to tensorboard ended with code -9; it is started again in 0 seconds" in said(follower)
     assert "ended with code 1 (no memory is left); it is started again" in said(follower)

@@ -206,7 +206,18 @@ def test_what_a_kill_leaves_half_written_in_mlflows_files_is_mended(finished: Pa
     assert (folder / "params" / "seed").read_text() == "0"
 
 
-def test_kills_at_any_moment(finished: Path, tmp_path: Path) -> None:
+def written(run: Path) -> list[tuple[str, int]]:
+    """Return what lies in `tracking/`, which changes as soon as a sender begins."""
+    return sorted((path.name, path.stat().st_mtime_ns) for path in (run / "tracking").glob("*.json"))
+
+
+def steps_there(run: Path, tracker: str) -> int:
+    """Return up to which step a position says that all was sent."""
+    position = read_position(run, tracker)
+    return position.sent if position is not None else 0
+
+
+def test_kills_at_any_moment(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten SIGKILLs of processes that send to all three at once, while the ledger grows."""
     # What the processes are to import is imported before they part from this one.
     for name in ("mlflow.store.tracking.file_store", "torch.utils.tensorboard", "trackio", "tensorboard"):
@@ -216,6 +227,8 @@ def test_kills_at_any_moment(finished: Path, tmp_path: Path) -> None:
     record = (run / "run.json").read_text()
     (run / "run.json").write_text(record.replace('"finished"', '"running"'))
     chance, moments = random.Random(1), 10
+    reached: list[int] = []
+    monkeypatch.setattr(delivery, "SECONDS_BETWEEN_POSITIONS", 0.0)
     for number in range(moments):
         (run / "ledger.jsonl").write_text("".join(lines[: 2 + number]))
         gc.freeze()
@@ -225,9 +238,17 @@ def test_kills_at_any_moment(finished: Path, tmp_path: Path) -> None:
                 track(run, ALL, None, None, None)
             finally:
                 os._exit(0)
-        time.sleep(chance.uniform(0.05, 0.5))
+        before, until = written(run), time.monotonic() + 20
+        while written(run) == before and time.monotonic() < until:
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0.0, 0.3))
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status), "it ended before it was killed"
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        reached += [steps_there(run, name) for name in READERS]
+    # Kills came in the midst: rows were there after some, and never all.
+    assert 0 < max(reached) < len(lines)
     (run / "ledger.jsonl").write_text("".join(lines))
     (run / "run.json").write_text(record)
     command_here("track", run, "--to", ALL).done()

@@ -66,7 +66,7 @@ class Follower:
         words = [f"--{key}={value}" for key, value in names.items() if value is not None]
         command = [sys.executable, "-m", "toolkit", "track", str(self.run), "--to", ",".join(self.wish.names), *words]
         # A pipe that nobody reads any more would end a library that writes to it.
-        self.errors = TemporaryFile()
+        self.errors = TemporaryFile()  # noqa: SIM115 (closed when the process has ended)
         return subprocess.Popen(
             [*command, "--parent", str(os.getpid())],
             stdin=subprocess.DEVNULL,
