@@ -85,6 +85,7 @@ class Comparison:
 
     def __str__(self) -> str:
         ledgers = self.ledgers
+        last = "; against ".join(metrics_text(step, metrics) for step, metrics in ledgers.evaluations)
         summary = {
             "settings": differences_text(self.settings) or "the same, as far as they change numbers",
             "other settings": differences_text(self.execution),
@@ -93,8 +94,8 @@ class Comparison:
             "ran on": "; against ".join(dict.fromkeys(self.topologies)),
             "steps": f"{ledgers.ends[0]:,} and {ledgers.ends[1]:,}; both have {ledgers.common:,} of them",
             **{name: str(divergence) for name, divergence in ledgers.divergences.items() if ledgers.common},
-            "metrics": "; against ".join(metrics_text(step, metrics) for step, metrics in ledgers.evaluations),
-            "saved models": "; against ".join(self.saved),
+            "metrics": last,
+            "saved models": "" if (saved := "; against ".join(self.saved)) == last else saved,
             "weights": str(self.weights),
         }
         width = max(map(len, summary))
