@@ -31,9 +31,10 @@ from toolkit.models.packing import take_padding_out
 from toolkit.output.console import SECONDS_BETWEEN_LINES, Console, clock
 from toolkit.output.provenance import versions
 from toolkit.output.run_folder import explain_disk_errors, read_record
+from toolkit.predict.forms import as_trained, look_for, without_header
 from toolkit.predict.models import Trained, find_model, load_predictor
 from toolkit.predict.parts import Parts
-from toolkit.predict.rows import ROWS_AT_ONCE, InputFile, Seen, files_in, look_at
+from toolkit.predict.rows import ROWS_AT_ONCE, InputFile, Seen, files_in
 from toolkit.predict.writing import WRITTEN, writing_rows
 from toolkit.predictor import Predictor, Request
 from toolkit.run import ending_together
@@ -83,12 +84,19 @@ def predict(wish: Wish) -> None:
             )
         runtime.on_main(lambda: check_output(wish))
         trained = runtime.together(lambda: find_model(wish.model, wish.dtype))
-        file = InputFile(wish.file, wish.header)
         runtime.phase("reading the file", patient=True)
-        seen = runtime.on_main(lambda: look_at(file, wish.output.suffix.lower()))
+        file, how = runtime.on_main(lambda: as_trained(InputFile(wish.file, wish.header), trained))
+        seen = runtime.on_main(lambda: look_for(file, wish.output.suffix.lower(), trained))
         columns, rows = seen.columns, seen.rows
         request = Request(
-            columns, wish.columns, trained.columns, trained.settings, wish.scores, wish.tokens, wish.threshold
+            columns,
+            wish.columns,
+            trained.columns,
+            trained.settings,
+            wish.scores,
+            wish.tokens,
+            wish.threshold,
+            without_header(file, seen, trained),
         )
         predictor = runtime.together(lambda: load_predictor(trained, request, wish.file))
         runtime.on_main(lambda: check_names(columns, predictor, wish.columns))
@@ -97,12 +105,13 @@ def predict(wish: Wish) -> None:
         parts = Parts(wish.output)
         blocks = -(-rows // ROWS_AT_ONCE)
         with explain_disk_errors(wish.output.parent, "the folder"):
-            there = runtime.on_main(lambda: parts.begin(made_of(wish, trained, runtime), wish.overwrite))
+            there = runtime.on_main(lambda: parts.begin(made_of(wish, file, trained, runtime), wish.overwrite))
         console.summary(
             "toolkit predict",
             {
                 "model": trained.told,
-                "file": f"{wish.file}, {rows:,} rows",
+                "file": f"{wish.file}, {rows:,} rows" + (f", {how['form']}" if "form" in how else ""),
+                **({"header": how["header"]} if "header" in how else {}),
                 **predictor.summary,
                 **({"goes on": f"{there:,} of {blocks:,} blocks of rows are there already"} if there else {}),
             },
@@ -176,7 +185,7 @@ def check_names(columns: list[str], predictor: Predictor, given: Mapping[str, st
         )
 
 
-def made_of(wish: Wish, trained: Trained, runtime: Runtime) -> dict[str, Any]:
+def made_of(wish: Wish, read: InputFile, trained: Trained, runtime: Runtime) -> dict[str, Any]:
     """Return everything that the predictions follow from, for the next start of the same command."""
     file = file_on_disk(wish.file)
     content = digest_of_file(file) if file.is_file() else digest_of([stamp(path) for path in files_in(file)])
@@ -186,7 +195,7 @@ def made_of(wish: Wish, trained: Trained, runtime: Runtime) -> dict[str, Any]:
         "versions": versions(),
         "model": trained.digests,
         "file": content,
-        "columns": [dict(wish.columns), wish.header],
+        "columns": [dict(wish.columns), read.header, read.read_as],
         "settings": [wish.scores, wish.tokens, ROWS_AT_ONCE, wish.threshold, trained.settings.get(THRESHOLDS)],
         "precision": [wish.dtype, runtime.precision, runtime.device.type],
         # Rows that share a batch with others are the same to the last digits alone.
