@@ -63,8 +63,9 @@ def predict_rows(given: argparse.Namespace) -> int:
         columns = dict(entry.split("=", 1) for entry in given.column if "=" in entry)
         if wrong := [entry for entry in given.column if not all(entry.partition("=")[::2])]:
             raise UserError(f"--column is {wrong[0]!r}; give PART=COLUMN, such as text=review")
-        from toolkit.predict.command import Wish, predict
+        from toolkit.predict.command import predict
         from toolkit.predict.forms import header_of
+        from toolkit.predict.wish import Wish
 
         wish = {name: getattr(given, name) for name in ("model", "file", "output", "scores", "tokens", "batch")}
         wish |= {name: getattr(given, name) for name in ("dtype", "threads", "overwrite", "threshold")}
