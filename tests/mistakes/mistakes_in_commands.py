@@ -221,7 +221,7 @@ MISTAKES = (
     wrong(
         "toolkit predict reviews unlabelled.csv --output out.csv",
         "and there is no such folder; did you mean runs/reviews?",
-        mend={"reviews unl": "runs/reviews unl"},
+        then="toolkit predict runs/reviews unlabelled.csv --output out.csv",
     ),
     wrong("toolkit predict nobody unlabelled.csv --output out.csv", "MODEL is 'nobody'"),
     wrong(
