@@ -75,6 +75,8 @@ class Request:
     """The longest text that is generated, in tokens; None for what the model says."""
     threshold: float | None = None
     """Of several labels those are predicted whose probability is above it; None for what the model says."""
+    without_header: str = ""
+    """What to do where the names of the columns look like a row of data; empty where they do not."""
 
     def setting(self, section: str, name: str, default: Any) -> Any:
         """Return a setting that the model was trained with, or the default."""
@@ -100,6 +102,8 @@ class Request:
                 return usual[0]
             if usual:
                 break
+        if self.without_header:
+            raise UserError(f"no column of the file is the {part}; {self.without_header}")
         if len(self.columns) == 1:
             return self.columns[0]
         raise UserError(
@@ -120,6 +124,8 @@ class Request:
             return None
         if name in self.columns:
             return name
+        if self.without_header and part not in self.given:
+            raise UserError(f"the file has no column {name!r} ({part}, {why}); {self.without_header}")
         near = get_close_matches(name, self.columns, 1)
         # Who writes --column review=text means text=review.
         turned = [other for other, column in self.given.items() if column == part and other in self.columns]

@@ -43,7 +43,12 @@ def add_predict(commands: Any) -> None:
     predict.add_argument(
         "--dtype", choices=["float32", "bfloat16", "float64"], default="float32", help="of the weights"
     )
-    predict.add_argument("--header", metavar="NAMES", help="of csv and tsv: true, false, or the names of the columns")
+    predict.add_argument(
+        "--header",
+        metavar="NAMES",
+        help='of csv, tsv and Excel: true, false, or the names of the columns in their order, such as "[id, text]" '
+        "(default: as in the training, where FILE has none of its own)",
+    )
     predict.add_argument("--threads", type=int, metavar="N", help="threads of torch in each process")
     predict.add_argument("--overwrite", action="store_true", help="replace OUT, and throw away what was begun for it")
 
@@ -58,13 +63,13 @@ def predict_rows(given: argparse.Namespace) -> int:
         columns = dict(entry.split("=", 1) for entry in given.column if "=" in entry)
         if wrong := [entry for entry in given.column if not all(entry.partition("=")[::2])]:
             raise UserError(f"--column is {wrong[0]!r}; give PART=COLUMN, such as text=review")
-        from toolkit.predict.command import Wish, predict
+        from toolkit.predict.command import predict
+        from toolkit.predict.forms import header_of
+        from toolkit.predict.wish import Wish
 
-        names = {"true": True, "false": False, None: None}
-        header = names[given.header] if given.header in names else [name.strip() for name in given.header.split(",")]
         wish = {name: getattr(given, name) for name in ("model", "file", "output", "scores", "tokens", "batch")}
         wish |= {name: getattr(given, name) for name in ("dtype", "threads", "overwrite", "threshold")}
-        predict(Wish(**wish, columns=columns, header=header))
+        predict(Wish(**wish, columns=columns, header=header_of(given.header)))
     except UserError as error:
         report("toolkit predict", None, error)
         return USER_CAN_FIX

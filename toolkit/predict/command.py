@@ -6,7 +6,6 @@ processes. So each row shares its batch with the same rows, and the output is th
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,9 @@ import torch
 
 from toolkit.attention import watch_attention
 from toolkit.checkpoint.format import digest_of_file
-from toolkit.config.model import Dtype
 from toolkit.config.schema import Config
 from toolkit.data.cache import digest_of
-from toolkit.data.formats.archive import file_on_disk, is_file
-from toolkit.data.formats.header import Header
-from toolkit.data.formats.inside import divided
+from toolkit.data.formats.archive import file_on_disk
 from toolkit.distributed.memory import lack_of, lacks_memory
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start_runtime import start_runtime
@@ -30,38 +26,18 @@ from toolkit.models.card import THRESHOLDS
 from toolkit.models.packing import take_padding_out
 from toolkit.output.console import SECONDS_BETWEEN_LINES, Console, clock
 from toolkit.output.provenance import versions
-from toolkit.output.run_folder import explain_disk_errors, read_record
+from toolkit.output.run_folder import explain_disk_errors
+from toolkit.predict.forms import as_trained, look_for, without_header
 from toolkit.predict.models import Trained, find_model, load_predictor
 from toolkit.predict.parts import Parts
-from toolkit.predict.rows import ROWS_AT_ONCE, InputFile, Seen, files_in, look_at
-from toolkit.predict.writing import WRITTEN, writing_rows
+from toolkit.predict.rows import ROWS_AT_ONCE, InputFile, Seen, files_in
+from toolkit.predict.wish import Wish, check_output
+from toolkit.predict.writing import writing_rows
 from toolkit.predictor import Predictor, Request
 from toolkit.run import ending_together
 
 SHOWN = 5
 """Row numbers that a remark lists."""
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What the user asks for."""
-
-    model: Path | str
-    """A run folder, a model folder or a hub id."""
-    file: Path
-    output: Path
-    columns: Mapping[str, str]
-    """Columns by the part that they play, as far as they are given."""
-    header: Header = None
-    scores: bool = False
-    tokens: int | None = None
-    threshold: float | None = None
-    """Of several labels those are predicted whose probability is above it; None takes those of the model."""
-    batch: int = 32
-    """Samples that the model gets at once."""
-    dtype: Dtype = "float32"
-    threads: int | None = None
-    overwrite: bool = False
 
 
 def predict(wish: Wish) -> None:
@@ -83,12 +59,19 @@ def predict(wish: Wish) -> None:
             )
         runtime.on_main(lambda: check_output(wish))
         trained = runtime.together(lambda: find_model(wish.model, wish.dtype))
-        file = InputFile(wish.file, wish.header)
         runtime.phase("reading the file", patient=True)
-        seen = runtime.on_main(lambda: look_at(file, wish.output.suffix.lower()))
+        file, how = runtime.on_main(lambda: as_trained(InputFile(wish.file, wish.header), trained))
+        seen = runtime.on_main(lambda: look_for(file, wish.output.suffix.lower(), trained))
         columns, rows = seen.columns, seen.rows
         request = Request(
-            columns, wish.columns, trained.columns, trained.settings, wish.scores, wish.tokens, wish.threshold
+            columns,
+            wish.columns,
+            trained.columns,
+            trained.settings,
+            wish.scores,
+            wish.tokens,
+            wish.threshold,
+            without_header(file, seen, trained),
         )
         predictor = runtime.together(lambda: load_predictor(trained, request, wish.file))
         runtime.on_main(lambda: check_names(columns, predictor, wish.columns))
@@ -97,12 +80,13 @@ def predict(wish: Wish) -> None:
         parts = Parts(wish.output)
         blocks = -(-rows // ROWS_AT_ONCE)
         with explain_disk_errors(wish.output.parent, "the folder"):
-            there = runtime.on_main(lambda: parts.begin(made_of(wish, trained, runtime), wish.overwrite))
+            there = runtime.on_main(lambda: parts.begin(made_of(wish, file, trained, runtime), wish.overwrite))
         console.summary(
             "toolkit predict",
             {
                 "model": trained.told,
-                "file": f"{wish.file}, {rows:,} rows",
+                "file": f"{wish.file}, {rows:,} rows" + (f", {how['form']}" if "form" in how else ""),
+                **({"header": how["header"]} if "header" in how else {}),
                 **predictor.summary,
                 **({"goes on": f"{there:,} of {blocks:,} blocks of rows are there already"} if there else {}),
             },
@@ -119,44 +103,6 @@ def predict(wish: Wish) -> None:
         for remark in remarks:
             console.print(f"  note: {remark}")
         console.summary("", {"predictions": str(wish.output)})
-
-
-def check_output(wish: Wish) -> None:
-    """Check what can be known of the arguments.
-
-    Raises:
-        UserError: everything that is wrong with them.
-    """
-    problems = []
-    if Path(wish.model).is_file() and (read_record(wish.file) or (wish.file / "config.json").is_file()):
-        problems.append(
-            f"MODEL is {wish.model}, a file, and FILE is {wish.file}, a model; give them the other way round: toolkit "
-            f"predict {wish.file} {wish.model} --output {wish.output}"
-        )
-    there = wish.file.exists() or is_file(divided(wish.file)[0])
-    if not there:
-        around = wish.file.parent.iterdir() if wish.file.parent.is_dir() else ()
-        close = get_close_matches(wish.file.name, [path.name for path in around if path.is_file()], 1, 0.7)
-        hint = f"did you mean {wish.file.with_name(close[0])}?" if close else "give one with the rows to predict"
-        problems.append(f"there is no file {wish.file}; {hint}")
-    if wish.output.is_dir():
-        problems.append(f"--output is {wish.output}, which is a folder; give a file, such as {wish.output / 'out.csv'}")
-    elif wish.output.suffix.lower() not in WRITTEN:
-        problems.append(f"--output is {wish.output}; give it one of the endings {', '.join(WRITTEN)}")
-    elif wish.output.exists() and there and wish.output.samefile(file_on_disk(wish.file)):
-        problems.append(f"--output is {wish.output}, the file that is read; give another name")
-    elif wish.output.exists() and not wish.overwrite:
-        problems.append(f"--output is {wish.output}, which exists; give another name, or --overwrite")
-    if wish.batch < 1:
-        problems.append(f"--batch is {wish.batch}; it must be 1 or greater")
-    if wish.tokens is not None and wish.tokens < 1:
-        problems.append(f"--tokens is {wish.tokens}; it must be 1 or greater")
-    if wish.threshold is not None and not 0 <= wish.threshold < 1:
-        problems.append(f"--threshold is {wish.threshold}; it must be at least 0 and below 1")
-    if problems:
-        raise UserError(*problems)
-    with explain_disk_errors(wish.output.parent, "the folder"):
-        wish.output.parent.mkdir(parents=True, exist_ok=True)
 
 
 def check_names(columns: list[str], predictor: Predictor, given: Mapping[str, str]) -> None:
@@ -176,7 +122,7 @@ def check_names(columns: list[str], predictor: Predictor, given: Mapping[str, st
         )
 
 
-def made_of(wish: Wish, trained: Trained, runtime: Runtime) -> dict[str, Any]:
+def made_of(wish: Wish, read: InputFile, trained: Trained, runtime: Runtime) -> dict[str, Any]:
     """Return everything that the predictions follow from, for the next start of the same command."""
     file = file_on_disk(wish.file)
     content = digest_of_file(file) if file.is_file() else digest_of([stamp(path) for path in files_in(file)])
@@ -186,7 +132,7 @@ def made_of(wish: Wish, trained: Trained, runtime: Runtime) -> dict[str, Any]:
         "versions": versions(),
         "model": trained.digests,
         "file": content,
-        "columns": [dict(wish.columns), wish.header],
+        "columns": [dict(wish.columns), read.header, read.read_as],
         "settings": [wish.scores, wish.tokens, ROWS_AT_ONCE, wish.threshold, trained.settings.get(THRESHOLDS)],
         "precision": [wish.dtype, runtime.precision, runtime.device.type],
         # Rows that share a batch with others are the same to the last digits alone.

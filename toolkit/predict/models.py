@@ -71,12 +71,17 @@ def find_model(model: Path | str, dtype: Dtype) -> Trained:
         raise UserError(f"{model} is the folder of several runs; name one of them: {listed(runs)}")
     if not folder.is_dir():
         near = nearest_folder(folder, [*runs_in(folder.parent), *model_folders(folder.parent)])
+        if near is None and folder.name == str(model):  # a run is often named without the folder of the runs
+            near = nearest_folder(Path("runs") / folder, runs_in(Path("runs")))
         if near is not None or folder.is_file() or may_not_be_an_id(str(model)):
             what = "which is a file" if folder.is_file() else "and there is no such folder"
             hint = f"did you mean {near}?" if near else "give a run folder, a model folder, or a hub id (owner/name)"
             raise UserError(f"MODEL is {model}, {what}; {hint}")
-    note = note_in(folder) if folder.is_dir() else read_json(config, NOTE) or {}
-    own = None if note else model_settings(config)
+    try:
+        note = note_in(folder) if folder.is_dir() else read_json(config, NOTE) or {}
+        own = None if note else model_settings(config)
+    except UserError as error:
+        raise UserError(*(problem.replace("model.name is", "MODEL is") for problem in error.problems)) from None
     task = note.get("task") or task_of(config, own)
     settings = note.get("settings") or settings_of_run(folder)
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []

@@ -1,6 +1,7 @@
 """The rows of a file one after the other, as they stand there; few of them are in memory at once."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +18,7 @@ from toolkit.data.formats.excel import check_first_row, only_sheet, open_sheet
 from toolkit.data.formats.header import Header
 from toolkit.data.formats.inside import SeveralTablesError, divided
 from toolkit.data.formats.json import HALF, json_objects, read_json
+from toolkit.data.formats.labelled_lines import labelled_lines
 from toolkit.data.formats.parquet import source
 from toolkit.data.formats.text import file_errors, is_empty, open_text
 from toolkit.errors import UserError
@@ -35,6 +37,8 @@ class InputFile:
     path: Path
     header: Header = None
     """Whether a csv or tsv file names its columns, or the names."""
+    read_as: str | None = None
+    """What a file is whose name does not say it; null tells it by its content alone."""
 
     def blocks(self) -> Iterator[list[dict[str, Any]]]:
         """Yield the rows of the file, `ROWS_AT_ONCE` at a time.
@@ -94,6 +98,8 @@ class InputFile:
             case "text":
                 with open_text(place, newline="\n") as file:
                     yield from ({"text": line.rstrip("\r\n") or None} for line in file)
+            case "labelled lines" if isinstance(self.header, list):
+                yield from (dict(zip(self.header, line, strict=True)) for line in labelled_lines(place))
             case "json":
                 yield from rows_of(read_json(place, inner)[0])
             case "conll":
@@ -109,9 +115,11 @@ class InputFile:
             raise UserError(f"{place} is empty (0 bytes); give a file with rows")
         refuse_foreign(place)
         found = form_of_packed(place) or format_of(place)
+        if found == "text":
+            found = None  # a text may be anything
         if found == "zip":
             raise UserError(f"{place} is an archive in an archive; unpack it, and give that one")
-        return found or ("parquet" if is_parquet(place) else form_of_text(place) or "text")
+        return found or self.read_as or ("parquet" if is_parquet(place) else form_of_text(place) or "text")
 
     def check_header(self) -> None:
         """Check the first line of a csv or tsv file, or of a sheet, as a training does, by the rows below it.
@@ -132,7 +140,9 @@ class InputFile:
         except SeveralTablesError:
             raise
         except UserError as error:
-            raise UserError(*(problem.replace("data.header", "header") for problem in error.problems)) from None
+            raise UserError(
+                *(re.sub(r"(--)?data\.header", "--header", problem) for problem in error.problems)
+            ) from None
 
     def schema(self) -> Any:
         """Return the types of the columns where the file itself has them, as `pyarrow.Schema`, or else None."""

@@ -1,11 +1,12 @@
 """CoNLL files: a word and its tags on a line, an empty line between two sentences."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.data.formats.text import open_text
+from toolkit.data.formats.text import LINES_LOOKED_AT, first_lines, open_text
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,6 +25,23 @@ def read_conll(path: Path) -> tuple["pyarrow.Table", str]:
     """Return the sentences of a file as rows, and what the plan should say of how; see `conll_table`."""
     with open_text(path, newline="\n") as file:
         return conll_table(file, str(path))
+
+
+def looks_like_conll(path: Path, tags: Collection[str]) -> bool:
+    """Tell whether most of the first lines have as many fields, two or more, and a tag behind the others.
+
+    What stands at the end of a line is one if it is among `tags`, or if it comes again and again.
+    """
+    begin = first_lines(path, LINES_LOOKED_AT, newline="\n")
+    lines = [line for line in begin if not line.startswith("#") and not _is_document_start(line)]
+    separator = "\t" if lines and "\t" in lines[0].strip() else None
+    fields = [_fields(line.rstrip("\r\n"), separator) for line in lines]
+    if not fields:
+        return False
+    width, count = Counter(map(len, fields)).most_common(1)[0]
+    ends = [line[-1] for line in fields]
+    known = sum(end in tags for end in ends) > len(ends) / 2
+    return width > 1 and count > 0.9 * len(fields) and (known or (len(ends) > 3 and len({*ends}) <= len(ends) / 2))
 
 
 def conll_table(lines: Iterable[str], origin: str) -> tuple["pyarrow.Table", str]:

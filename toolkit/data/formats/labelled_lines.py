@@ -25,10 +25,20 @@ def read_labelled_lines(path: Path, names: Sequence[str]) -> "pyarrow.Table":
     Raises:
         UserError: a line is one word.
     """
-    return texts_table(_records(path), names)
+    return texts_table(labelled_lines(path), names)
 
 
-def _records(path: Path) -> Iterator[list[str | None]]:
+def first_words(path: Path) -> list[str]:
+    """Return the first words of the first lines."""
+    return [line.split(maxsplit=1)[0] for line in first_lines(path, LINES_LOOKED_AT, newline="\n")]
+
+
+def labelled_lines(path: Path) -> Iterator[list[str | None]]:
+    """Yield the first word of each line that is not blank, and the rest of the line.
+
+    Raises:
+        UserError: a line is one word.
+    """
     with open_text(path, newline="\n") as file:
         for number, line in enumerate(file, start=1):
             parts = line.strip().split(" ", 1)
