@@ -43,11 +43,12 @@ def packed(**files: str | bytes) -> bytes:
     return content.getvalue()
 
 
-def outside() -> bytes:
-    """Return an archive that names a file outside of itself."""
+def odd(*names: str) -> bytes:
+    """Return an archive that names its files in an unusual way."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as target:
-        target.writestr("../x.csv", TABLE)
+        for name in names:
+            target.writestr(name, TABLE)
     return content.getvalue()
 
 
@@ -78,6 +79,8 @@ FOUND: dict[str, tuple[str, str | bytes, str]] = {
         "a.zip (the file rows.csv in it)",
     ),
     "packed twice": ("a.zip", packed(rows_csv_gz=gzip.compress(TABLE.encode())), "a.zip (the file rows.csv.gz in it)"),
+    "a dot before its name": ("a.zip", odd("./rows.csv"), "a.zip (the file rows.csv in it)"),
+    "two slashes": ("a.zip", odd("a//rows.csv"), "a.zip (the file a/rows.csv in it)"),
     "parquet in zip": ("a.zip", packed(rows_parquet=as_parquet(ROWS)), "a.zip (the file rows.parquet in it)"),
     "a workbook in zip": ("a.zip", packed(b_xlsx=book(S=CELLS)), "a.zip (the file b.xlsx in it, the sheet 'S')"),
     "zip called csv": (
@@ -126,7 +129,8 @@ WRONG: dict[str, tuple[str, str | bytes, str, str]] = {
     "nothing in it": ("a.zip", packed(), "a.zip", "an archive without a file"),
     "an archive in it": ("a.zip", packed(b_zip=packed(x_csv=TABLE)), "a.zip", "nothing but archives"),
     "an archive named": ("a.zip", packed(b_zip=packed(x_csv=TABLE)), "a.zip/b.zip", "an archive in an archive"),
-    "a path outside": ("a.zip", outside(), "a.zip", "outside of itself"),
+    "a path outside": ("a.zip", odd("../x.csv"), "a.zip", "outside of itself"),
+    "a file twice": ("a.zip", odd("x.csv", "./x.csv"), "a.zip", "has the file x.csv more than once"),
     "half of it": ("a.zip", packed(x_csv=TABLE)[:60], "a.zip", "a.zip is no whole zip archive"),
     "a binary workbook": ("a.xlsb", packed(xl__workbook_bin=b"x"), "a.xlsb", "binary Excel workbook"),
     "no rows": ("a.xlsx", book(S=[]), "a.xlsx", "no sheet with a value"),

@@ -66,6 +66,20 @@ def test_a_folder_for_each_class() -> None:
     assert "reviews/train/bad/9.txt, line 1: not UTF-8" in refusal(LabelledTexts(name="reviews"))
 
 
+def test_links_to_folders_give_no_text_twice() -> None:
+    for label in ("good", "bad"):
+        for number in range(3):
+            write(f"reviews/{label}/{number}.txt", f"{label} {number}")
+            write(f"elsewhere/{label}/{number}.txt", f"{label} there {number}")
+    Path("reviews/good/more").symlink_to(Path("elsewhere/good").absolute())
+    assert len(LabelledTexts(name="reviews", held_out=0.2).read().train) == 7
+    for name, target in (("bad/itself", "."), ("bad/up", ".."), ("bad/other", "../good"), ("other", "bad")):
+        link = Path("reviews", name)
+        link.symlink_to(target)
+        assert "are the same folder, by a link" in refusal(LabelledTexts(name="reviews"))
+        link.unlink()
+
+
 def test_texts_in_folders_that_are_tables_stay_tables() -> None:
     for side in ("train", "dev"):
         write(f"mrpc/{side}/msr.txt", "text\tlabel\n" + "a\t1\nb\t0\n" * 3)

@@ -108,10 +108,13 @@ def _opened(path: str, modified: int, size: int) -> tuple[zipfile.ZipFile, dict[
     except zipfile.BadZipFile as error:
         raise UserError(f"{path} is no whole zip archive ({error}); write or download it again") from error
     entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-    names = [entry.filename for entry in entries]
-    for name in names:
-        if name.startswith("/") or ".." in PurePosixPath(name).parts:
-            raise UserError(f"{path} names a file outside of itself ({name}); it is not to be trusted: make it anew")
+    for entry in entries:
+        if entry.filename.startswith("/") or ".." in PurePosixPath(entry.filename).parts:
+            raise UserError(
+                f"{path} names a file outside of itself ({entry.filename}); it is not to be trusted: make it anew"
+            )
+    # As paths have them: some programs write ./rows.csv and a//rows.csv.
+    names = [PurePosixPath(entry.filename).as_posix() for entry in entries]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(f"{path} has the file {twice[0]} more than once; unpack it and give the one that is meant")
     return archive, dict(zip(names, entries, strict=True))
