@@ -249,6 +249,17 @@ def test_encrypted_and_damaged_archives_and_traps(monkeypatch: pytest.MonkeyPatc
     refused("c.zip: x.csv would be 1,900 bytes, unpacked from .*; that is no data but a trap", train="c.zip")
     write("d.xlsx", book(S=CELLS * 500))
     refused("d.xlsx: .* would be .* bytes", train="d.xlsx")
+    dense = gzip.compress((TABLE * 100).encode())
+    write("e.csv.gz", dense)
+    refused("e.csv.gz has more than 1,900 bytes, unpacked from .*; that is no data but a trap", train="e.csv.gz")
+    write("f.zip", packed(x_csv_gz=dense))
+    refused("f.zip/x.csv.gz has more than", train="f.zip")
+    # Packed twice: neither is dense, but what the disk has of it is.
+    light = gzip.compress(("text,label\n" + "a,1\n" * 400).encode(), compresslevel=0)
+    write("g.csv.gz", light)
+    assert len(read(train="g.csv.gz").train) == 400
+    write("g.zip", packed(x_csv_gz=light))
+    refused("g.zip", train="g.zip")
 
 
 def test_cells_are_what_a_csv_of_the_sheet_has() -> None:

@@ -74,6 +74,12 @@ def open_member(archive: Path, name: str) -> IO[bytes]:
         raise UserError(f"{archive}: {name} can't be unpacked here ({error}); unpack it and give the file") from error
 
 
+def packed_size(path: Path) -> int:
+    """Return how many bytes of the disk a file takes, on its own or packed in an archive."""
+    found = archive_of(path)
+    return path.stat().st_size if found is None else _files(found[0])[found[1]].compress_size
+
+
 def check_size(archive: Path, entry: zipfile.ZipInfo) -> None:
     """Raise UserError for a file that is far larger than what it is packed to."""
     if entry.file_size > TOO_LARGE and entry.file_size > TOO_DENSE * entry.compress_size:
