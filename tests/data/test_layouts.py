@@ -302,4 +302,7 @@ def test_rows_to_predict_are_found_like_those_to_train_on() -> None:
             next(InputFile(Path(name)).rows())
     write("texts/1.txt", "One.")
     write("texts/2.txt", "")
+    write("texts/._1.txt", b"\0\5\x16\7")
+    write("texts/.ipynb_checkpoints/1.txt", "One, before.")
+    Path("texts/again").symlink_to(".")
     assert [*InputFile(Path("texts")).rows()] == [{"file": "1.txt", "text": "One."}, {"file": "2.txt", "text": None}]
