@@ -176,7 +176,7 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
     predict(run, tmp_path / "no.csv", tmp_path / "o.txt", "--batch", "0").told(
         "there is no file", "--output is", ".jsonl", "--batch is 0"
     )
-    predict(run, file, file).told("which exists", "the file that is read")
+    predict(run, file, file).told("the file that is read")
     predict(tmp_path / "no" / "model", file, tmp_path / "o.csv").told("there is no folder")
     predict(run / "data", file, tmp_path / "o.csv").told("there is no folder")
     (tmp_path / "empty.csv").write_text("")
