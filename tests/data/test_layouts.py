@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,20 @@ def test_separators_of_conll_files(content: str, note: str) -> None:
     assert read.labels == ["O", "B-ORG", "I-ORG", "B-PER", "I-PER"]
     assert read.train.table["tokens"][0] == ["EU", "rejects", "Ada"]
     assert read.summary["data"] == f"a.conll; evaluation: a.conll{note}"
+
+
+@pytest.mark.parametrize("word", ['"', ","])
+def test_conll_called_csv_is_told(word: str) -> None:
+    content = f"{word} . O\n".join([conll(" ", 0, 1, 2)] * 2)
+    write("a.csv", content)
+    message = refusal(TaggedTexts(train="a.csv"))
+    assert "it looks like CoNLL" in message
+    command = re.search(r"\(a link will do: (ln -s .*)\)$", message)
+    assert command
+    subprocess.run(command[1], shell=True, check=True)
+    assert word in TaggedTexts(train="a.csv.conll", held_out=0.1).read().train.table["tokens"][4]
+    write("b.csv", 'text,label\n"a"b c,1\n\nb c,2\nc,1\nd,2\n')
+    assert "CoNLL" not in refusal(TaggedTexts(train="b.csv"))
 
 
 def test_words_that_are_numbered() -> None:
