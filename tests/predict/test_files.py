@@ -177,8 +177,8 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
         "there is no file", "--output is", ".jsonl", "--batch is 0"
     )
     predict(run, file, file).told("the file that is read")
-    predict(tmp_path / "no" / "model", file, tmp_path / "o.csv").told("there is no folder")
-    predict(run / "data", file, tmp_path / "o.csv").told("there is no folder")
+    predict(tmp_path / "no" / "model", file, tmp_path / "o.csv").told("there is no such folder")
+    predict(run / "data", file, tmp_path / "o.csv").told("there is no such folder")
     (tmp_path / "empty.csv").write_text("")
     predict(run, tmp_path / "empty.csv", tmp_path / "o.csv").told("is empty")
     (tmp_path / "empty.csv").unlink()
