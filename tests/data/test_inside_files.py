@@ -43,11 +43,12 @@ def packed(**files: str | bytes) -> bytes:
     return content.getvalue()
 
 
-def outside() -> bytes:
-    """Return an archive that names a file outside of itself."""
+def odd(*names: str) -> bytes:
+    """Return an archive that names its files in an unusual way."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as target:
-        target.writestr("../x.csv", TABLE)
+        for name in names:
+            target.writestr(name, TABLE)
     return content.getvalue()
 
 
@@ -78,6 +79,8 @@ FOUND: dict[str, tuple[str, str | bytes, str]] = {
         "a.zip (the file rows.csv in it)",
     ),
     "packed twice": ("a.zip", packed(rows_csv_gz=gzip.compress(TABLE.encode())), "a.zip (the file rows.csv.gz in it)"),
+    "a dot before its name": ("a.zip", odd("./rows.csv"), "a.zip (the file rows.csv in it)"),
+    "two slashes": ("a.zip", odd("a//rows.csv"), "a.zip (the file a/rows.csv in it)"),
     "parquet in zip": ("a.zip", packed(rows_parquet=as_parquet(ROWS)), "a.zip (the file rows.parquet in it)"),
     "a workbook in zip": ("a.zip", packed(b_xlsx=book(S=CELLS)), "a.zip (the file b.xlsx in it, the sheet 'S')"),
     "zip called csv": (
@@ -126,7 +129,8 @@ WRONG: dict[str, tuple[str, str | bytes, str, str]] = {
     "nothing in it": ("a.zip", packed(), "a.zip", "an archive without a file"),
     "an archive in it": ("a.zip", packed(b_zip=packed(x_csv=TABLE)), "a.zip", "nothing but archives"),
     "an archive named": ("a.zip", packed(b_zip=packed(x_csv=TABLE)), "a.zip/b.zip", "an archive in an archive"),
-    "a path outside": ("a.zip", outside(), "a.zip", "outside of itself"),
+    "a path outside": ("a.zip", odd("../x.csv"), "a.zip", "outside of itself"),
+    "a file twice": ("a.zip", odd("x.csv", "./x.csv"), "a.zip", "has the file x.csv more than once"),
     "half of it": ("a.zip", packed(x_csv=TABLE)[:60], "a.zip", "a.zip is no whole zip archive"),
     "a binary workbook": ("a.xlsb", packed(xl__workbook_bin=b"x"), "a.xlsb", "binary Excel workbook"),
     "no rows": ("a.xlsx", book(S=[]), "a.xlsx", "no sheet with a value"),
@@ -245,25 +249,60 @@ def test_encrypted_and_damaged_archives_and_traps(monkeypatch: pytest.MonkeyPatc
     refused("c.zip: x.csv would be 1,900 bytes, unpacked from .*; that is no data but a trap", train="c.zip")
     write("d.xlsx", book(S=CELLS * 500))
     refused("d.xlsx: .* would be .* bytes", train="d.xlsx")
+    dense = gzip.compress((TABLE * 100).encode())
+    write("e.csv.gz", dense)
+    refused("e.csv.gz has more than 1,900 bytes, unpacked from .*; that is no data but a trap", train="e.csv.gz")
+    write("f.zip", packed(x_csv_gz=dense))
+    refused("f.zip/x.csv.gz has more than", train="f.zip")
+    # Packed twice: neither is dense, but what the disk has of it is.
+    light = gzip.compress(("text,label\n" + "a,1\n" * 400).encode(), compresslevel=0)
+    write("g.csv.gz", light)
+    assert len(read(train="g.csv.gz").train) == 400
+    write("g.zip", packed(x_csv_gz=light))
+    refused("g.zip", train="g.zip")
 
 
 def test_cells_are_what_a_csv_of_the_sheet_has() -> None:
-    cells = ["007", 3, 3.0, 2.5, 1e300, True, date(2026, 1, 31), datetime(2026, 1, 31, 4, 5), "a\r\nb", "#N/A", None]
+    cells = ["007", 3, 3.0, 2.5, 1e300, True, date(2026, 1, 31), datetime(2026, 1, 31, 4, 5), "a\r\nb", None]
     write("a.xlsx", book(S=[["x", "n"], *([cell, 1] for cell in cells)]))
     assert read(train="a.xlsx").train.to_dict()["x"] == [
-        *("007", "3", "3", "2.5", "1e+300", "TRUE", "2026-01-31", "2026-01-31 04:05:00", "a\r\nb", "#N/A", None)
+        *("007", "3", "3", "2.5", "1e+300", "TRUE", "2026-01-31", "2026-01-31 04:05:00", "a\r\nb", None)
     ]
     write("b.xlsx", book(S=[["n", "f"], [1, 1.5], [2, 2]]))
     assert read(train="b.xlsx").train.to_dict() == {"n": [1, 2], "f": [1.5, 2.0]}
 
 
-def test_rows_behind_what_a_sheet_says_of_its_size() -> None:
-    content = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(book(S=CELLS))) as source, zipfile.ZipFile(content, "w") as target:
+def rewritten(content: bytes, pattern: bytes, by: bytes) -> bytes:
+    """Return a workbook whose sheets were written by another program."""
+    result = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(result, "w") as target:
         for name in source.namelist():
-            text = source.read(name)
-            target.writestr(name, re.sub(b'<dimension ref="[^"]*"', b'<dimension ref="A1:B2"', text))
-    write("a.xlsx", content.getvalue())
+            target.writestr(name, re.sub(pattern, by, source.read(name)))
+    return result.getvalue()
+
+
+def test_escaped_characters_in_cells() -> None:
+    cells = {"a_x000D_b": "a\rb", "_x005F_x000D_": "_x000D_", "_x0041_x": "Ax", "_xD83D_": "_xD83D_", "_x12_": "_x12_"}
+    write("a.xlsx", book(S=[["x", "n"], *([cell, 1] for cell in cells)]))
+    assert read(train="a.xlsx").train.to_dict()["x"] == [*cells.values()]
+
+
+def test_cells_without_a_value_name_the_cause() -> None:
+    write("a.xlsx", book(S=[*CELLS, ["c", "#N/A"]]))
+    refused("a.xlsx/S, cell B4: the error #N/A, and no value", train="a.xlsx")
+    write("t.xlsx", rewritten(book(S=[*CELLS, ["c", "N/A"]]), b">N/A<", b">#N/A<"))
+    assert read(train="t.xlsx").train["label"][:] == ["1", "2", "#N/A"]
+    formulas = book(S=[*CELLS, ["c", "=1+1"], ["d", "=1+1"]])
+    write("b.xlsx", formulas)
+    refused("a formula that was saved without its value, and 1 more like it; open the workbook", train="b.xlsx")
+    write("c.xlsx", rewritten(formulas, b"<v></v>|<v */>", b"<v>2</v>"))
+    assert read(train="c.xlsx").train["label"][:] == [1, 2, 2, 2]
+    write("d.xlsx", rewritten(formulas, b'(<c r="B[45]")', rb'\1 t="str"'))
+    assert read(train="d.xlsx").train["label"][:] == [1, 2, None, None]
+
+
+def test_rows_behind_what_a_sheet_says_of_its_size() -> None:
+    write("a.xlsx", rewritten(book(S=CELLS), b'<dimension ref="[^"]*"', b'<dimension ref="A1:B2"'))
     assert read(train="a.xlsx").train.to_dict() == ROWS
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,20 @@ def test_a_folder_for_each_class() -> None:
     assert "reviews/train/bad/9.txt, line 1: not UTF-8" in refusal(LabelledTexts(name="reviews"))
 
 
+def test_links_to_folders_give_no_text_twice() -> None:
+    for label in ("good", "bad"):
+        for number in range(3):
+            write(f"reviews/{label}/{number}.txt", f"{label} {number}")
+            write(f"elsewhere/{label}/{number}.txt", f"{label} there {number}")
+    Path("reviews/good/more").symlink_to(Path("elsewhere/good").absolute())
+    assert len(LabelledTexts(name="reviews", held_out=0.2).read().train) == 7
+    for name, target in (("bad/itself", "."), ("bad/up", ".."), ("bad/other", "../good"), ("other", "bad")):
+        link = Path("reviews", name)
+        link.symlink_to(target)
+        assert "are the same folder, by a link" in refusal(LabelledTexts(name="reviews"))
+        link.unlink()
+
+
 def test_texts_in_folders_that_are_tables_stay_tables() -> None:
     for side in ("train", "dev"):
         write(f"mrpc/{side}/msr.txt", "text\tlabel\n" + "a\t1\nb\t0\n" * 3)
@@ -125,6 +140,20 @@ def test_separators_of_conll_files(content: str, note: str) -> None:
     assert read.labels == ["O", "B-ORG", "I-ORG", "B-PER", "I-PER"]
     assert read.train.table["tokens"][0] == ["EU", "rejects", "Ada"]
     assert read.summary["data"] == f"a.conll; evaluation: a.conll{note}"
+
+
+@pytest.mark.parametrize("word", ['"', ","])
+def test_conll_called_csv_is_told(word: str) -> None:
+    content = f"{word} . O\n".join([conll(" ", 0, 1, 2)] * 2)
+    write("a.csv", content)
+    message = refusal(TaggedTexts(train="a.csv"))
+    assert "it looks like CoNLL" in message
+    command = re.search(r"\(a link will do: (ln -s .*)\)$", message)
+    assert command
+    subprocess.run(command[1], shell=True, check=True)
+    assert word in TaggedTexts(train="a.csv.conll", held_out=0.1).read().train.table["tokens"][4]
+    write("b.csv", 'text,label\n"a"b c,1\n\nb c,2\nc,1\nd,2\n')
+    assert "CoNLL" not in refusal(TaggedTexts(train="b.csv"))
 
 
 def test_words_that_are_numbered() -> None:
@@ -288,4 +317,7 @@ def test_rows_to_predict_are_found_like_those_to_train_on() -> None:
             next(InputFile(Path(name)).rows())
     write("texts/1.txt", "One.")
     write("texts/2.txt", "")
+    write("texts/._1.txt", b"\0\5\x16\7")
+    write("texts/.ipynb_checkpoints/1.txt", "One, before.")
+    Path("texts/again").symlink_to(".")
     assert [*InputFile(Path("texts")).rows()] == [{"file": "1.txt", "text": "One."}, {"file": "2.txt", "text": None}]

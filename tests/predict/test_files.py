@@ -214,6 +214,15 @@ def test_cells_with_line_ends_come_back(run: Path, tmp_path: Path) -> None:
     assert [row["text"] for row in read(tmp_path / "out.csv")] == [row["text"] for row in given]
 
 
+def test_numbers_that_json_does_not_have(tmp_path: Path, run: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "red", "n": NaN, "of": [{"x": -Infinity}, 0.5]}\n', encoding="utf-8")
+    for ending in ("jsonl", "csv"):
+        predict(run, tmp_path / "in.jsonl", tmp_path / f"out.{ending}").done()
+    (row,) = read(tmp_path / "out.jsonl")
+    assert (row["n"], row["of"]) == (None, [{"x": None}, 0.5])
+    assert read(tmp_path / "out.csv")[0]["of"] == '[{"x": null}, 0.5]'
+
+
 def test_files_that_are_none(run: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
     bad = {
@@ -230,6 +239,21 @@ def test_files_that_are_none(run: Path, tmp_path: Path) -> None:
     file = write_lines(tmp_path / "in.jsonl", rows(5))
     predict(run, file, output, "--overwrite", "--column", "txt=text").told("did you mean text=text?")
     predict(run, file, output, "--overwrite", "--threads", "0").told("threads is 0")
+
+
+def test_what_parquet_cannot_keep_is_refused_before_predictions(run: Path, tmp_path: Path) -> None:
+    before = [{"text": "red", "more": 2**60 + 1}] * ROWS_AT_ONCE
+    for given, message in (
+        ([{"text": "red", "more": {}}], "the column 'more' holds struct<>"),
+        ([{"text": "red", "more": [{}]}], "the column 'more' holds list<"),
+        ([{"text": "red", "more": 2**63}], "a whole number beyond 64 bits"),
+        ([*before, {"text": "red", "more": 2.5}], "values of several types"),
+    ):
+        file, output = write_lines(tmp_path / "in.jsonl", given), tmp_path / "out.parquet"
+        predict(run, file, output).told(message, "can't keep", ".jsonl")
+        assert not Parts(output).folder.exists()
+    predict(run, write_lines(file, [{"text": "red", "more": 2**63, "of": {}}]), tmp_path / "out.jsonl").done()
+    assert read(tmp_path / "out.jsonl")[0]["more"] == 2**63
 
 
 def test_a_batch_that_does_not_fit_is_halved(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

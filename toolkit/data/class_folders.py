@@ -67,12 +67,24 @@ def beside(train: Path, evaluate: str) -> ClassFolders:
 
 
 def labelled(folder: Path, is_sample: Callable[[Path], bool]) -> tuple[list[Path], list[str], int]:
-    """Return the samples in the folders of a folder, the label of each, and how many other files there are."""
+    """Return the samples in the folders of a folder, the label of each, and how many other files there are.
+
+    Raises:
+        UserError: a link leads to a folder that is gone through anyway, maybe for another label.
+    """
     paths: list[Path] = []
     labels: list[str] = []
     others = 0
+    known = {os.path.realpath(folder): folder, **_above(folder)}
     for name in folders_in(folder):
-        found = [*files_below(folder / name)]
+        found: list[Path] = []
+        for place, same, files in _walk(folder / name, known):
+            if same is not None:
+                raise UserError(
+                    f"{place} and {same} are the same folder, by a link: its files would be read more than once, and "
+                    "maybe with a label that they don't have; remove the link"
+                )
+            found += files
         samples = [path for path in found if is_sample(path)]
         others += len(found) - len(samples)
         paths += samples
@@ -89,9 +101,27 @@ def folders_in(folder: Path) -> list[str]:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield all files in a folder and below, sorted within each; links to folders are followed."""
-    for place, folders, files in os.walk(folder, followlinks=True):
+    """Yield all files in a folder and below, sorted within each; links to folders are followed, but into none twice."""
+    for _, _, files in _walk(folder, _above(folder)):
+        yield from files
+
+
+def _walk(folder: Path, known: dict[str, Path]) -> Iterator[tuple[Path, Path | None, list[Path]]]:
+    """Yield a folder and those below it: its path, that of the same folder if it is `known`, or else its files.
+
+    `known` has folders by their real paths and gets those that are found.
+    """
+    for place, folders, names in os.walk(folder, followlinks=True):
+        here = Path(place)
+        same = known.setdefault(os.path.realpath(place), here)
+        if same is not here:
+            folders.clear()
+            yield here, same, []
+            continue
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
-        for name in sorted(files):
-            if not name.startswith("."):
-                yield Path(place) / name
+        yield here, None, [here / name for name in sorted(names) if not name.startswith(".")]
+
+
+def _above(folder: Path) -> dict[str, Path]:
+    """Return the folders that a folder lies in, by their real paths."""
+    return {str(place): place for place in Path(os.path.realpath(folder)).parents}

@@ -1,5 +1,6 @@
 """The rows of a file one after the other, as they stand there; few of them are in memory at once."""
 
+import io
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.data.archives import only_member
+from toolkit.data.class_folders import files_below
 from toolkit.data.endings import format_of
 from toolkit.data.formats.archive import archive_of
 from toolkit.data.formats.conll import read_conll
@@ -27,6 +29,7 @@ from toolkit.predictor import Row
 ROWS_AT_ONCE = 512
 """Rows that are read, predicted and written together. It decides which rows share a batch, and so has to stay the same
 within a file."""
+AS_LINES = "which parquet can't keep; give --output a name that ends with .jsonl"
 IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 
 
@@ -154,12 +157,12 @@ class InputFile:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the images in a folder and those below it, sorted, or else the texts (.txt).
+    """Return the images in a folder and those below it, sorted, or else the texts (.txt); hidden ones are left out.
 
     Raises:
         UserError: there is none.
     """
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES or is_text(path))
+    found = sorted(path for path in files_below(folder) if path.suffix.lower() in IMAGES or is_text(path))
     images = [path for path in found if not is_text(path)]
     if not found:
         raise UserError(
@@ -255,6 +258,8 @@ def look_at(file: InputFile, ending: str) -> Seen:
             schema = joined_schema(schema, block, list(columns))
     if not rows:
         raise UserError(f"{file.path} has no rows; give a file with rows")
+    if infers:
+        check_parquet(schema, file)
     return Seen(rows, list(columns), schema)
 
 
@@ -278,7 +283,26 @@ def joined_schema(known: Any, block: Sequence[Row], columns: Sequence[str]) -> A
         own = pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in block]).schema
         return own if known is None else pa.unify_schemas([known, own], promote_options="permissive")
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise UserError(
-            f"a column holds values of several types ({error}), which parquet can't; give --output a name that ends "
-            "with .jsonl"
-        ) from None
+        raise UserError(f"a column holds values of several types ({error}), {AS_LINES}") from None
+    except OverflowError:
+        raise UserError(f"a column holds a whole number beyond 64 bits, {AS_LINES}") from None
+
+
+def check_parquet(schema: Any, file: InputFile) -> None:
+    """Raise UserError if parquet can't keep a column, or can't keep a value in the type that all rows of it have."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    for field in schema:
+        try:
+            parquet.ParquetWriter(io.BytesIO(), pa.schema([field])).close()
+        except pa.ArrowException as error:
+            raise UserError(f"the column {field.name!r} holds {field.type} ({error}), {AS_LINES}") from None
+    if all(pa.types.is_string(field.type) or pa.types.is_null(field.type) for field in schema):
+        return
+    # A second time through the file, as one value may not fit the type that later rows give its column.
+    for block in file.blocks():
+        try:
+            pa.Table.from_pylist([dict(row) for row in block], schema)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise UserError(f"a column holds values of several types ({error}), {AS_LINES}") from None

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time
@@ -29,7 +30,7 @@ class LinesWriter:
         self.file = file
 
     def write(self, rows: Sequence[Row]) -> None:
-        self.file.writelines(json.dumps(row, ensure_ascii=False, default=as_json) + "\n" for row in rows)
+        self.file.writelines(json_of(row) + "\n" for row in rows)
 
 
 class SeparatedWriter:
@@ -110,7 +111,23 @@ def writing_rows(path: Path, ending: str, seen: "Seen", adds: Mapping[str, str])
 
 def as_cell(value: Any) -> Any:
     """Return a value as a csv file has it."""
-    return json.dumps(value, ensure_ascii=False, default=as_json) if isinstance(value, Mapping | list) else value
+    return json_of(value) if isinstance(value, Mapping | list) else value
+
+
+def json_of(value: Any) -> str:
+    """Return a value as JSON; numbers that JSON does not have, NaN and the infinite ones, are null."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=as_json, allow_nan=False)
+    except ValueError:
+        return json.dumps(_with_nulls(value), ensure_ascii=False, default=as_json)
+
+
+def _with_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _with_nulls(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_nulls(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def as_json(value: Any) -> str:

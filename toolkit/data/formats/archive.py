@@ -74,6 +74,12 @@ def open_member(archive: Path, name: str) -> IO[bytes]:
         raise UserError(f"{archive}: {name} can't be unpacked here ({error}); unpack it and give the file") from error
 
 
+def packed_size(path: Path) -> int:
+    """Return how many bytes of the disk a file takes, on its own or packed in an archive."""
+    found = archive_of(path)
+    return path.stat().st_size if found is None else _files(found[0])[found[1]].compress_size
+
+
 def check_size(archive: Path, entry: zipfile.ZipInfo) -> None:
     """Raise UserError for a file that is far larger than what it is packed to."""
     if entry.file_size > TOO_LARGE and entry.file_size > TOO_DENSE * entry.compress_size:
@@ -108,10 +114,13 @@ def _opened(path: str, modified: int, size: int) -> tuple[zipfile.ZipFile, dict[
     except zipfile.BadZipFile as error:
         raise UserError(f"{path} is no whole zip archive ({error}); write or download it again") from error
     entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-    names = [entry.filename for entry in entries]
-    for name in names:
-        if name.startswith("/") or ".." in PurePosixPath(name).parts:
-            raise UserError(f"{path} names a file outside of itself ({name}); it is not to be trusted: make it anew")
+    for entry in entries:
+        if entry.filename.startswith("/") or ".." in PurePosixPath(entry.filename).parts:
+            raise UserError(
+                f"{path} names a file outside of itself ({entry.filename}); it is not to be trusted: make it anew"
+            )
+    # As paths have them: some programs write ./rows.csv and a//rows.csv.
+    names = [PurePosixPath(entry.filename).as_posix() for entry in entries]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(f"{path} has the file {twice[0]} more than once; unpack it and give the one that is meant")
     return archive, dict(zip(names, entries, strict=True))

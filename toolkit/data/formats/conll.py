@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,6 +113,17 @@ def conll_table(lines: Iterable[str], origin: str) -> tuple["pyarrow.Table", str
     if extra:
         note = f"CoNLL-U, {extra:,} lines of ranges or empty words left out"
     return table, note
+
+
+def looks_like_conll(path: Path) -> bool:
+    """Tell whether blank lines divide a text into lines of equally many words, two or more, as sentences have them."""
+    with open_text(path, newline="\n") as file:
+        lines = [line.rstrip("\r\n") for line in islice(file, LINES_LOOKED_AT)]
+    words = [line for line in lines if line.strip() and not line.startswith("#") and not _is_document_start(line)]
+    # A word may be a space of another kind, so such lines are divided as those of sentences are.
+    widths = {len(_fields(line, "\t" if "\t" in line else None)) for line in words}
+    divided = any(not line.strip() for line in lines)
+    return divided and len(words) > 3 and len(widths) == 1 and widths != {1}
 
 
 def _other_separator(lines: Sequence[str]) -> str | None:

@@ -13,8 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
+from toolkit.data.formats.archive import archive_of
+from toolkit.data.formats.conll import looks_like_conll
 from toolkit.data.formats.header import Header, check_header, column_names, has_names, shown
 from toolkit.data.formats.text import LINES_LOOKED_AT, ROWS_AT_ONCE, first_lines, open_text
 from toolkit.errors import UserError
@@ -179,6 +182,7 @@ def _records(path: Path, separator: str, quoted: bool) -> Iterator[tuple[int, li
             reason = "a quote that opens there is never closed" if "end of data" in str(error) else str(error)
             raise UserError(
                 f'{path}, line {start}: malformed ({reason}); a field with a quote in it is written "like ""this"""'
+                + _or_conll(path)
             ) from error
 
 
@@ -187,9 +191,22 @@ def _of_width(path: Path, rows: Iterator[tuple[int, list[str]]], width: int, beg
         if len(record) != width:
             raise UserError(
                 f"{path}, line {number}: {len(record)} field{'s' * (len(record) != 1)}, but {beginning}; "
-                "a field that contains the separator or a line break must stand in double quotes"
+                "a field that contains the separator or a line break must stand in double quotes" + _or_conll(path)
             )
         yield record
+
+
+def _or_conll(path: Path) -> str:
+    """Return what to do with a file that has words and tags on its lines, as the end of a sentence."""
+    if not looks_like_conll(path):
+        return ""
+    link = (
+        f" (a link will do: ln -s {quote(path.name)} {quote(path.name + '.conll')})" if archive_of(path) is None else ""
+    )
+    return (
+        "; it looks like CoNLL, with a word and its tags on each line and blank lines between sentences: if it is, "
+        f"give it the ending .conll{link}"
+    )
 
 
 def _reads_unquoted(path: Path) -> bool:

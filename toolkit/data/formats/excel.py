@@ -5,10 +5,11 @@ value that was saved with it. The sheet of a workbook has a path that goes on be
 """
 
 import datetime
+import re
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     import pyarrow
 
 Cells = list[str | None]
+ESCAPED = re.compile("_x((?![Dd][89A-Fa-f])[0-9A-Fa-f]{4})_")
+"""How these files have a character that XML can't hold, such as a carriage return (_x000D_), and the underscore of a
+text that looks like that (_x005F_). Halves of a character stay as they are."""
+ERROR = "e"
+FORMULA = re.compile(rb"<(\w{1,16}:)?f[\s/>]")
+FORMULA_BYTES = 20
 DAMAGED = (ParseError, zipfile.BadZipFile, zlib.error, EOFError)
 
 
@@ -55,7 +62,7 @@ class Sheet:
     def records(self) -> Iterator[Cells]:
         """Yield the cells of each row that is not empty, null where a cell is."""
         with _opened(self.file) as book:
-            rows = _rows(book[self.title])
+            rows = _rows(self.file, book[self.title])
             if self.named:
                 next(rows)
             for _, cells in rows:
@@ -65,11 +72,7 @@ class Sheet:
 def sheets_in(path: Path) -> list[str]:
     """Return the titles of the sheets that are shown and have a cell with a value."""
     with _opened(path) as book:
-        return [
-            sheet.title
-            for sheet in book.worksheets
-            if sheet.sheet_state == "visible" and next(_rows(sheet), None) is not None
-        ]
+        return [sheet.title for sheet in book.worksheets if sheet.sheet_state == "visible" and _has_value(sheet)]
 
 
 def all_sheets(path: Path) -> list[str]:
@@ -102,10 +105,13 @@ def open_sheet(path: Path, title: str, header: Header = None) -> Sheet:
     """Return how a sheet is read, after a look at all of it; `header` is data.header.
 
     Raises:
-        UserError: it has no cells, a row is longer than the first, or the first can't be names.
+        UserError: it has no cells, a row is longer than the first, the first can't be names, or a cell is an error or
+            a formula that was saved without its value.
     """
     with _opened(path) as book:
-        rows = _rows(book[title])
+        if _has_formulas(path):
+            _check_formulas(path, book[title])
+        rows = _rows(path, book[title])
         number, first = next(rows, (0, []))
         if not number:
             raise UserError(f"{path / title} has no cell with a value; give a sheet with rows")
@@ -156,8 +162,11 @@ def read_sheet(path: Path, inner: str | None, header: Header = None) -> tuple["p
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """Open a workbook, row by row; all formats of cells, and what openpyxl can't keep, are of no matter here."""
+def _opened(path: Path, formulas: bool = False) -> Iterator[Any]:
+    """Open a workbook, row by row, its `formulas` or their values.
+
+    All formats of cells, and what openpyxl can't keep, are of no matter here.
+    """
     openpyxl = require("openpyxl", "excel", f"reading the Excel workbook {path}")
     with whole(path) as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -166,7 +175,7 @@ def _opened(path: Path) -> Iterator[Any]:
                 check_size(path, entry)
         file.seek(0)
         try:
-            book = openpyxl.load_workbook(file, read_only=True, data_only=True)
+            book = openpyxl.load_workbook(file, read_only=True, data_only=not formulas)
         except (KeyError, ValueError, TypeError, AttributeError, OSError, *DAMAGED) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
@@ -179,16 +188,63 @@ def _opened(path: Path) -> Iterator[Any]:
             book.close()
 
 
-def _rows(sheet: Any) -> Iterator[tuple[int, Cells]]:
-    """Yield the rows of a sheet that are not empty, each with its number, up to their last cell with a value."""
+def _cells(sheet: Any) -> Iterator[Sequence[Any]]:
+    """Yield the cells of each row."""
     # What a file says of its own size may be wrong, and rows behind it would be lost.
     sheet.reset_dimensions()
-    for number, row in enumerate(sheet.iter_rows(values_only=True), start=1):
-        cells = [_text(value) for value in row]
+    yield from sheet.iter_rows()
+
+
+def _has_value(sheet: Any) -> bool:
+    return any(cell.value not in (None, "") for row in _cells(sheet) for cell in row)
+
+
+def _rows(path: Path, sheet: Any) -> Iterator[tuple[int, Cells]]:
+    """Yield the rows of a sheet that are not empty, each with its number, up to their last cell with a value."""
+    for number, row in enumerate(_cells(sheet), start=1):
+        cells = [_text(cell.value) for cell in row]
+        for cell in row:
+            if cell.data_type == ERROR:
+                raise UserError(
+                    f"{path / sheet.title}, cell {cell.coordinate}: the error {cell.value}, and no value; correct it "
+                    "in the workbook, or empty the cell"
+                )
         while cells and cells[-1] is None:
             cells.pop()
         if cells:
             yield number, cells
+
+
+def _has_formulas(path: Path) -> bool:
+    """Tell whether a workbook has a formula: one look at its bytes takes a hundredth of reading its cells."""
+    with whole(path) as file, zipfile.ZipFile(file) as archive:
+        for name in archive.namelist():
+            if name.startswith("xl/worksheets/"):
+                with archive.open(name) as sheet:
+                    end = b""
+                    while block := sheet.read(1 << 20):
+                        if FORMULA.search(end + block):
+                            return True
+                        end = block[-FORMULA_BYTES:]
+    return False
+
+
+def _check_formulas(path: Path, sheet: Any) -> None:
+    """Raise UserError for formulas without a value: programs that write a workbook, and can't calculate, save none."""
+    with _opened(path, formulas=True) as book:
+        found = [
+            formula.coordinate
+            for row, formulas in zip(_cells(sheet), _cells(book[sheet.title]), strict=True)
+            for cell, formula in zip(row, formulas, strict=True)
+            # The value of a formula that gives an empty text is none either, but has the type of texts.
+            if formula.data_type == "f" and cell.value is None and cell.data_type == "n"
+        ]
+    if found:
+        more = f", and {len(found) - 1:,} more like it" if len(found) > 1 else ""
+        raise UserError(
+            f"{path / sheet.title}, cell {found[0]}: a formula that was saved without its value{more}; open the "
+            "workbook in Excel or LibreOffice and save it, which calculates them"
+        )
 
 
 def _text(value: Any) -> str | None:
@@ -197,7 +253,7 @@ def _text(value: Any) -> str | None:
         case None | "":
             return None
         case str():
-            return value.replace("_x000D_", "\r")  # how a carriage return is written in these files
+            return ESCAPED.sub(lambda found: chr(int(found[1], 16)), value) if "_x" in value else value
         case bool():
             return str(value).upper()
         case float():

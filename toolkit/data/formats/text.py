@@ -12,6 +12,7 @@ from shlex import quote
 from typing import IO, TYPE_CHECKING
 
 from toolkit.data.formats.archive import archive_of, open_member
+from toolkit.data.formats.gzipped import open_gzip
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,13 +34,9 @@ def read_text(path: Path) -> "pyarrow.Table":
 
 def open_text(path: Path, newline: str) -> IO[str]:
     """Open a file of the disk or an archive, in UTF-8 with or without a byte order mark, packed with gzip or not."""
-    packed = is_gzip(path)
-    if (found := archive_of(path)) is not None:
-        member = open_member(*found)
-        return io.TextIOWrapper(gzip.GzipFile(fileobj=member) if packed else member, "utf-8-sig", newline=newline)
-    if packed:
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline=newline)
-    return path.open(encoding="utf-8-sig", newline=newline)
+    if is_gzip(path):
+        return io.TextIOWrapper(open_gzip(path, open_bytes(path)), "utf-8-sig", newline=newline)
+    return io.TextIOWrapper(open_bytes(path), "utf-8-sig", newline=newline)
 
 
 def open_bytes(path: Path) -> IO[bytes]:
@@ -92,7 +89,7 @@ def _not_utf8(path: Path, error: UnicodeDecodeError) -> str:
     """Return the message that names the line: the decoder of a stream counts from the beginning of a block."""
     offset = 0
     packed = is_gzip(path)
-    with open_bytes(path) as raw, gzip.GzipFile(fileobj=raw) if packed else raw as file:
+    with open_gzip(path, open_bytes(path)) if packed else open_bytes(path) as file:
         for number, line in enumerate(file, start=1):
             try:
                 line.decode("utf-8")
