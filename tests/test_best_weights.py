@@ -2,26 +2,31 @@
 and a run ends early where no evaluation was better for too long."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from launching import launch
 from resuming import ONE_THREAD, numbers, run, stopping
 from safetensors.torch import load_file
-from tiny_recipe import Sequences, collate
+from tiny_recipe import Sequences, Tiny, collate, task
 from trial import command_here, state_of
 
 from toolkit.checkpoint.reader import WEIGHTS, CheckpointReader
+from toolkit.metrics import Undefined
 from toolkit.output.ledger import read_ledger
 from toolkit.output.run_folder import folder_name, read_record
+from toolkit.task import Task
 
 TINY = Path(__file__).parent / "helpers" / "tiny_recipe.py"
 # A rate at which the loss soon rises again, 24 steps.
 ALONG = ("--optim.lr", "0.12", "--optim.warmup", "8", "--optim.schedule", "constant", "--epochs", "4")
 RISING = (*ALONG, "--evaluate.every", "1")
 PATIENT = (*RISING, "--evaluate.patience", "3")
+WITHOUT_VALUE = ("--checkpoint.best", "highest nothing", "--evaluate.every", "2", "--evaluate.patience", "2")
 
 
 def losses(folder: Path) -> dict[int, float]:
@@ -142,6 +147,21 @@ def test_a_best_checkpoint_that_is_damaged_or_gone(tmp_path: Path) -> None:
     run(folder, *RISING).told("the checkpoint of the best evaluation can't be read", "--export last")
     run(folder, *RISING, "--export", "last").done()
     assert numbers(folder).weights == in_checkpoint(folder, 24)
+
+
+def without_value(config: Tiny) -> Task:
+    """Return the tiny task with a metric that never has a value."""
+
+    def nothing(predictions: Any, references: Any) -> dict[str, float]:
+        return {"nothing": Undefined("there is a single class")}
+
+    return replace(task(config), metrics=[nothing])
+
+
+def test_evaluations_without_a_value_count_through_a_stop(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert run(folder, *WITHOUT_VALUE, build=stopping(folder, training=4, build=without_value)).code == 75
+    assert run(folder, *WITHOUT_VALUE, build=without_value).done().record["step"] == 4
 
 
 def test_the_count_is_of_evaluations_in_a_row(tmp_path: Path) -> None:
