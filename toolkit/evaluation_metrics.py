@@ -1,5 +1,6 @@
 """The metrics of predictions and references, of all samples and of each group of them."""
 
+import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
@@ -13,6 +14,7 @@ from toolkit.task import Metric, Task
 
 LOSS = "loss"
 """The name of the score that is there without a metric."""
+NOT_FINITE = "the numbers that the model predicts are not finite"
 
 
 def joined(batches: Sequence[Any]) -> Any:
@@ -55,7 +57,7 @@ def scores_of(
         with warnings.catch_warnings():
             # scikit-learn's words for what a score of 0, or none, says already.
             warnings.filterwarnings("ignore", category=UserWarning, module="sklearn")
-            own, called = metric(given, references), name_of(metric)
+            own, called = returned_by(metric, given, references), name_of(metric)
         if not isinstance(own, Mapping):
             raise UserError(
                 f"the metric {called} returned a {type(own).__name__}; it has to return a mapping of names to numbers"
@@ -67,6 +69,24 @@ def scores_of(
             )
         scores |= {name: value if isinstance(value, Undefined) else float(value) for name, value in own.items()}
     return scores
+
+
+def returned_by(metric: Metric, given: Any, references: Any) -> Any:
+    """Return what a metric returns; of numbers that are not finite, its scores without a value are undefined.
+
+    A metric may know what to do with such numbers. scikit-learn's refuse them, with a `ValueError`.
+    """
+    if not isinstance(given, np.ndarray) or given.dtype.kind != "f" or np.isfinite(given).all():
+        return metric(given, references)
+    try:
+        with np.errstate(all="ignore"):
+            found = metric(given, references)
+    except ValueError:
+        # What its scores are called does not depend on the numbers.
+        found = dict.fromkeys(metric(np.ones_like(given), references), math.nan)
+    if not isinstance(found, Mapping):
+        return found
+    return {name: Undefined(NOT_FINITE) if value != value else value for name, value in found.items()}
 
 
 class Sides(NamedTuple):
