@@ -87,6 +87,7 @@ def test_other_weights_can_be_asked_for(tmp_path: Path) -> None:
     last = run(tmp_path / "last", *RISING, "--export", "last").done().folder
     best = run(tmp_path / "best", *RISING, "--export", "best").done().folder
     assert losses(last) == losses(best)
+    assert read_record(last)["exported"] == {"step": 24, "rule": None}
     assert numbers(last).weights == in_checkpoint(last, 24) != numbers(best).weights
     assert read_record(last)["metrics"]["loss"] == losses(last)[24]
     kept = run(tmp_path / "average", *RISING, "--optim.average", "0.9").done().folder
@@ -97,12 +98,16 @@ def test_other_weights_can_be_asked_for(tmp_path: Path) -> None:
 
 def test_a_run_ends_after_too_many_evaluations_without_a_better_one(tmp_path: Path) -> None:
     whole = losses(run(tmp_path / "whole", *RISING).done().folder)
-    folder = run(tmp_path / "run", *PATIENT).done().folder
+    ended = run(tmp_path / "run", *PATIENT).done()
+    folder = ended.folder
     end, record = end_of_patience(whole, 3), read_record(folder)
     assert 4 < end < 24
     assert losses(folder) == {step: loss for step, loss in whole.items() if step <= end}
     assert (record["status"], record["step"], record["exported"]["step"]) == ("finished", end, best_of(whole))
     assert numbers(folder).weights == in_checkpoint(folder, best_of(whole))
+    why = f"after step {end} of 24: 3 evaluations in a row were not better than the one after step {best_of(whole)}"
+    ended.says(f"ended {why}", f"of the weights after step {best_of(whole)}, which model/ holds")
+    command_here("status", folder).done().says(why)
     # It is finished, and goes on where more patience is given.
     run(folder, *PATIENT).done().says("this run is finished")
     run(folder, *RISING).done().says(f"going on after step {end}")
@@ -161,7 +166,14 @@ def without_value(config: Tiny) -> Task:
 def test_evaluations_without_a_value_count_through_a_stop(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert run(folder, *WITHOUT_VALUE, build=stopping(folder, training=4, build=without_value)).code == 75
-    assert run(folder, *WITHOUT_VALUE, build=without_value).done().record["step"] == 4
+    outcome = run(folder, *WITHOUT_VALUE, build=without_value).done()
+    assert (outcome.record["step"], outcome.record["exported"]) == (4, {"step": 4, "rule": None})
+    warning = (
+        "nothing was undefined in every evaluation (there is a single class), so checkpoint.best (highest nothing)"
+    )
+    outcome.says(f"warning: {warning}", "ended after step 4 of 12: 2 evaluations in a row brought no better")
+    assert outcome.record["warnings"][-1].startswith(warning)
+    command_here("status", folder).done().says("after step 4 of 12: 2 evaluations in a row", "brought no better one")
 
 
 def test_the_count_is_of_evaluations_in_a_row(tmp_path: Path) -> None:

@@ -204,6 +204,11 @@ class TrainState:
         """The step whose weights are saved in the end."""
         return self.best.step if self.config.exports_best and self.best is not None else self.step
 
+    @property
+    def rule(self) -> str | None:
+        """By which evaluation the saved weights are chosen; None where none decides it, or none had a value."""
+        return self.config.checkpoint.best if self.config.exports_best and self.best is not None else None
+
     def record(self, row: LedgerRow, metrics: dict[str, float] | None = None) -> None:
         """Take the row of a step, and the metrics of the evaluation after it."""
         self.step = row.step
