@@ -123,6 +123,15 @@ def test_a_metric_that_returns_a_number_alone_is_named() -> None:
         scores_of([share], [1], [1])
 
 
+@pytest.mark.parametrize("value", [[0.5, 0.7], np.zeros(2), None, "high"])
+def test_a_score_that_is_no_number_is_named(value: Any) -> None:
+    def by_class(predictions: Any, references: Any) -> Any:
+        return {"accuracy": 0.5, "f1": value}
+
+    with pytest.raises(UserError, match=f"the metric by_class returns a {type(value).__name__} as 'f1'; it has to be"):
+        scores_of([by_class], [1], [1])
+
+
 def nan_mean(predictions: Any, references: Any) -> dict[str, float]:
     """Return a score that is made for gaps, and one that is not."""
     return {"without_gaps": float(np.nanmean(predictions)), "mean": float(np.mean(predictions))}

@@ -47,7 +47,7 @@ def scores_of(
     Metrics that take `probabilities` are left out where there are none.
 
     Raises:
-        UserError: a metric returns no mapping, or a name that is taken: one number would hide the other.
+        UserError: a metric returns no mapping, or no number, or a name that is taken: one number would hide the other.
     """
     scores: dict[str, float] = {}
     for metric in metrics:
@@ -67,8 +67,25 @@ def scores_of(
                 f"the metric {called} returns {', '.join(map(repr, twice))}, which the loss or another metric of the "
                 "task is called; give it another name"
             )
-        scores |= {name: value if isinstance(value, Undefined) else float(value) for name, value in own.items()}
+        scores |= {name: as_number(value, name, called) for name, value in own.items()}
     return scores
+
+
+def as_number(value: Any, name: str, metric: str) -> float:
+    """Return a score as a float.
+
+    Raises:
+        UserError: it is no number.
+    """
+    if isinstance(value, Undefined):
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"the metric {metric} returns a {type(value).__name__} as {name!r}; it has to be a number (of several, "
+            "return each under a name of its own)"
+        ) from None
 
 
 def returned_by(metric: Metric, given: Any, references: Any) -> Any:
@@ -78,6 +95,7 @@ def returned_by(metric: Metric, given: Any, references: Any) -> Any:
     """
     if not isinstance(given, np.ndarray) or given.dtype.kind != "f" or np.isfinite(given).all():
         return metric(given, references)
+    found: Any
     try:
         with np.errstate(all="ignore"):
             found = metric(given, references)

@@ -74,8 +74,9 @@ def ended_early(record: dict[str, Any]) -> bool:
 def exported_by_rule(record: dict[str, Any]) -> int | None:
     """Return the step of the best evaluation, where the saved weights are its."""
     exported = record.get("exported")
-    known = isinstance(exported, dict) and exported.get("rule") and isinstance(exported.get("step"), int)
-    return exported["step"] if known else None
+    if not isinstance(exported, dict) or not exported.get("rule"):
+        return None
+    return exported["step"] if isinstance(exported.get("step"), int) else None
 
 
 def saved_model(folder: Path, exported: dict[str, Any]) -> str:
