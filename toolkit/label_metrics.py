@@ -141,7 +141,8 @@ def best_threshold(probabilities: np.ndarray[Any, Any], references: np.ndarray[A
 def nearest_to_half(low: float, high: float) -> float:
     """Return one half if it lies between two probabilities, or else the shortest decimal there, and of these the one
     nearest to their middle."""
-    if low <= HALF < high:
+    # Not if it equals the lower one: that is rounded, and what was rounded down to one half is above it.
+    if low < HALF < high:
         return HALF
     for digits in range(1, DIGITS + 2):
         step = 10**digits
