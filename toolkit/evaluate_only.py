@@ -57,6 +57,9 @@ def evaluate_only(
     if not has_training_data and not baseline:
         summary["baseline"] = "none: it is learned from training data, and the run was evaluated on other data"
     summary |= {name: text for name, text in task.summary.items() if name == "thresholds"}
+    summary |= {name: text for name, text in task.data.summary.items() if name == "columns"}
+    if most := getattr(getattr(chosen, "data", None), "max_rows", None):
+        summary["rows"] = f"at most {most:,} of each file (data.max_rows; --data.max_rows null takes all)"
     console.summary(f"{recipe}: evaluation only", summary)
     if runtime.on_main(lambda: is_trained_on(chosen, weights)):
         console.print(
@@ -99,6 +102,9 @@ def build(build_task: Callable[[Any], Task], config: Any, has_training_data: boo
             raise
         problems = [problem.replace("training data", "evaluation data") for problem in error.problems]
         problems = [problem for problem in problems if not problem.startswith("data.train is ")]
+        if isinstance(getattr(config.data, "header", None), tuple | list):
+            hint = "; if these names are the run's, and this file has a header of its own, give --data.header true"
+            problems = [problem + (hint if "data.header has" in problem else "") for problem in problems]
         raise UserError(*dict.fromkeys(problems)) from None
 
 

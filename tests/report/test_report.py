@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,6 +24,8 @@ from toolkit.output.console import Console
 from toolkit.report.charts import lines
 from toolkit.report.command import report
 from toolkit.report.curves import POINTS, curve
+from toolkit.report.page import families
+from toolkit.report.page import page_of as page_of_run
 from toolkit.report.saved import read_run
 from toolkit.task import Task
 
@@ -178,6 +181,63 @@ def test_a_folder_that_is_not_whole_has_a_page(finished: Path, tmp_path: Path, h
     damaged(folder, how)
     page_of(folder)
     assert said in (folder / "report.html").read_text()
+
+
+def places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield where each value in a JSON object stands."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, entry in inside:
+        yield (*before, key)
+        yield from places(entry, (*before, key))
+
+
+@pytest.mark.parametrize("name", ["run.json", "evaluation.json"])
+def test_any_value_of_another_kind_leaves_a_page(finished: Path, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    whole = json.loads((finished / name).read_text())
+    for place in places(whole):
+        for strange in (None, "\udcff", [1], 10**400):
+            changed = json.loads(json.dumps(whole))
+            inside = changed
+            for key in place[:-1]:
+                inside = inside[key]
+            inside[place[-1]] = strange
+            (folder / name).write_text(json.dumps(changed))
+            page = page_of_run(read_run(folder))
+            assert page.title == "run"
+            assert len(page.alerts) <= 8
+    assert not any("can't be shown" in alert for alert in page_of_run(read_run(finished)).alerts)
+
+
+def test_predictions_of_other_data_are_named(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    assert "These predictions are of other data than the run's own" not in page_of(folder).headings
+    evaluation["data"] = {"samples": 3, "digest": "other", "told": "later.csv"}
+    (folder / "evaluation.json").write_text(json.dumps(evaluation))
+    page = page_of(folder)
+    assert "These predictions are of other data than the run's own" in page.headings
+    assert any(cell.startswith("3 samples of later.csv") for cell in page.cells)
+
+
+def test_texts_may_hold_any_line_break(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    rows = [{"sample": number, "text": f"a{sign}b"} for number, sign in enumerate("\u2028\u2029\x85\x0b")]
+    (folder / "predictions.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    assert [row["text"] for row in read_run(folder).examples] == [row["text"] for row in rows]
+
+
+def test_a_sign_in_the_name_of_a_class_makes_no_group(finished: Path) -> None:
+    metrics = {"loss": 1.0, "f1_I/O": 0.5, "hard/f1": 0.25, "hard/loss": 2.0}
+    run = replace(read_run(finished), evaluations={12: metrics})
+    assert families(run) == {
+        "f1_I/O": {"all": "f1_I/O"},
+        "f1": {"hard": "hard/f1"},
+        "Loss by group": {"hard": "hard/loss"},
+    }
 
 
 def test_a_run_that_is_under_way(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`toolkit report`: the page of a run in its folder, or of several runs side by side."""
 
 import json
+import math
 import re
 import time
 from collections.abc import Sequence
@@ -61,7 +62,8 @@ def write(folders: Sequence[Path], path: Path) -> Path:
     text = html(page_of(runs[0]) if len(runs) == 1 else side_by_side(runs))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
+        # Half of a sign, which a damaged file may hold, can't be written.
+        write_whole(path, text.encode("utf-8", "replace").decode())
     except OSError as error:
         raise UserError(f"{path} can't be written ({error.strerror}); name another file with --output") from None
     return path
@@ -77,7 +79,7 @@ def html(page: Page) -> str:
     # Everything from a run is escaped; in JSON a sign may stand as its number.
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=False)
     environment.filters["json"] = lambda spec: in_script(
-        json.dumps(spec, separators=(",", ":"), allow_nan=False).replace("<", r"\u003c")
+        json.dumps(without_nan(spec), separators=(",", ":")).replace("<", r"\u003c")
     )
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     made_by = versions()["finetune-toolkit"]
@@ -89,6 +91,15 @@ def library() -> Any:
     """Return the library that draws the charts in a browser, as a script."""
     vega = require("vl_convert", "report", "a report")
     return in_script(vega.javascript_bundle(vl_version=VEGA_LITE))
+
+
+def without_nan(value: Any) -> Any:
+    """Return what is to become JSON without numbers that it can't hold, which a damaged file may bring."""
+    if isinstance(value, dict):
+        return {key: without_nan(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def in_script(script: str) -> Any:

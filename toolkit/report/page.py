@@ -1,9 +1,10 @@
 """What stands on the page of a run, section by section; `report.html.jinja` lays it out."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -44,12 +45,15 @@ class Samples:
     folded: bool = False
 
 
+Item = Table | Chart | Samples
+
+
 @dataclass(frozen=True)
 class Section:
     """A part of the page, with what is in it in this order."""
 
     title: str
-    items: list[Table | Chart | Samples]
+    items: list[Item]
 
 
 @dataclass(frozen=True)
@@ -68,22 +72,51 @@ class Page:
 
 
 def page_of(run: SavedRun) -> Page:
-    """Return the page of one run."""
-    sections = [
-        Section("Result", list(results(run))),
-        Section("Curves", list(curves(run))),
-        Section("Predictions", list(predictions(run))),
-        Section("Time and memory", list(time_and_memory(run))),
-        Section("What was run", list(what_was_run(run))),
-    ]
-    return Page(
-        run.name,
-        run.status,
-        lead(run),
-        tiles(run),
-        alerts(run),
-        [section for section in sections if section.items],
-    )
+    """Return the page of one run; what a damaged folder has nothing for is left out, and named at the top."""
+    damage: list[str] = []
+    parts = {
+        "Result": results,
+        "Curves": curves,
+        "Predictions": predictions,
+        "Time and memory": time_and_memory,
+        "What was run": what_was_run,
+    }
+    sections = sections_of(parts, damage, run)
+    top = made("the line below the title", partial(lead, run), "", damage)
+    figures = made("the figures at the top", partial(tiles, run), list[tuple[str, str, str]](), damage)
+    told = made("the warnings", partial(alerts, run), list(run.remarks), damage)
+    return Page(run.name, run.status, top, figures, [*damage, *told], sections)
+
+
+def sections_of(parts: Mapping[str, Callable[..., Iterable[Item]]], damage: list[str], *of: Any) -> list[Section]:
+    """Return the sections that have anything in them."""
+    found = {
+        title: made(f"the part {title!r}", partial(as_list, part, *of), list[Item](), damage)
+        for title, part in parts.items()
+    }
+    return [Section(title, items) for title, items in found.items() if items]
+
+
+Made = TypeVar("Made")
+DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What values of another kind than a run writes may raise."""
+
+
+def made(what: str, make: Callable[[], Made], otherwise: Made, damage: list[str]) -> Made:
+    """Return a part of the page, or something else where the files of the run hold what no run writes."""
+    try:
+        return make()
+    except DAMAGE as error:
+        damage.append(
+            f"{what} can't be shown: run.json, evaluation.json or the ledger is damaged, or of another version "
+            f"({type(error).__name__}); `toolkit verify` says more"
+        )
+        return otherwise
+
+
+def as_list(part: Callable[..., Iterable[Item]], *of: Any) -> list[Item]:
+    """Return all of a part of the page."""
+    return list(part(*of))
 
 
 def lead(run: SavedRun) -> str:
@@ -144,7 +177,7 @@ def alerts(run: SavedRun) -> list[str]:
     return [*found, *(f"warning: {warning}" for warning in record.get("warnings") or ())]
 
 
-def results(run: SavedRun) -> Iterator[Table | Chart | Samples]:
+def results(run: SavedRun) -> Iterator[Item]:
     """Yield the metrics, beside those of the trivial prediction."""
     metrics, of = latest_metrics(run)
     baseline = run.record.get("baseline") or {}
@@ -198,6 +231,8 @@ def families(run: SavedRun) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for key in run.metric_names:
         group, _, name = key.rpartition("/")
+        if f"{group}/loss" not in run.metric_names:  # the name itself has this sign, such as that of a class
+            group, name = "", key
         if name != "loss" or group:
             title = name if name != "loss" else "Loss by group"
             found.setdefault(title, {})[group or "all"] = key
@@ -215,9 +250,11 @@ def topology_text(start: Mapping[str, Any]) -> str:
     return f"{count} process{'es' if count != 1 else ''}, {start.get('device', '?')}, {start.get('strategy', '?')}"
 
 
-def predictions(run: SavedRun) -> Iterator[Table | Chart | Samples]:
+def predictions(run: SavedRun) -> Iterator[Item]:
     """Yield the task's own picture, and samples with what the model made of them."""
     details, quality = run.evaluation.get("details") or {}, run.evaluation.get("quality") or {}
+    if other := other_data(run):
+        yield Table("These predictions are of other data than the run's own", [""], [[other]])
     if details.get("confusion"):
         yield from pictures.confusion(details["confusion"])
     if details.get("labels"):
@@ -238,6 +275,18 @@ def predictions(run: SavedRun) -> Iterator[Table | Chart | Samples]:
         yield Samples("Some predictions, evenly spread", [sample_text(row) for row in run.examples], folded=True)
 
 
+def other_data(run: SavedRun) -> str | None:
+    """Return which data the predictions are of, where evaluation.json is not of the run's own evaluation."""
+    data, own = run.evaluation.get("data") or {}, (run.record.get("data") or {}).get("evaluate")
+    if not data or data.get("digest") == own:
+        return None
+    metrics = ", ".join(f"{name} {number(value)}" for name, value in (run.evaluation.get("metrics") or {}).items())
+    return (
+        f"{number(data.get('samples'))} samples of {data.get('told', 'another evaluation')}, which the saved model was "
+        f"evaluated on later: {metrics}; `toolkit export {run.folder}` evaluates it on the run's own data again"
+    )
+
+
 def sample_text(row: Mapping[str, Any]) -> dict[str, str]:
     """Return a sample for a reader."""
 
@@ -254,7 +303,7 @@ def sample_text(row: Mapping[str, Any]) -> dict[str, str]:
     return {name: text(value) for name, value in row.items() if name != "sample" and value not in (None, [], {})}
 
 
-def time_and_memory(run: SavedRun) -> Iterator[Table | Chart | Samples]:
+def time_and_memory(run: SavedRun) -> Iterator[Item]:
     """Yield where the time went, how fast steps were, and what they took."""
     if run.record.get("meters"):
         yield Table(
@@ -289,7 +338,7 @@ def time_spent(run: SavedRun) -> dict[str, float]:
     return {name: seconds for name, seconds in parts.items() if seconds > 0}
 
 
-def what_was_run(run: SavedRun) -> Iterator[Table | Chart | Samples]:
+def what_was_run(run: SavedRun) -> Iterator[Item]:
     """Yield command, settings, data, versions and machines."""
     record, starts = run.record, starts_of(run.record)
     commands = list(dict.fromkeys(str(start["command"]) for start in starts if start.get("command")))

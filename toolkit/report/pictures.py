@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolkit.report.charts import COLOURS, FAINT, ROWS, Chart, drawn, number, plain
+from toolkit.report.charts import COLOURS, FAINT, INK, ROWS, Chart, drawn, number, plain
 
 MOST_LABELS = 40
 """A confusion matrix of more labels is a table of its most frequent mistakes."""
@@ -33,23 +33,23 @@ def confusion(details: Mapping[str, Any]) -> list[Chart]:
     seen = [label for label in labels if any(label in (cell["label"], cell["taken for"]) for cell in cells)]
     if len(seen) > MOST_LABELS:
         return [mistakes]
-    axis = {"type": "nominal", "sort": seen, "axis": {"labelLimit": 110, "grid": False}}
-    spec = drawn(
-        f"Confusion matrix of {len(seen)} labels; the table has the most frequent mistakes",
-        max(160, 20 * len(seen)),
-        data={"values": cells},
-        mark={"type": "rect", "tooltip": True},
-        encoding={
-            "x": {"field": "taken for", **axis, "axis": {"labelLimit": 110, "labelAngle": -50}},
-            "y": {"field": "label", **axis},
-            # The share is the depth of one colour: a scale of colours can't be made of the names of a style sheet.
-            "color": {"value": COLOURS[0]},
-            "opacity": {
-                "field": "share",
-                "type": "quantitative",
-                "scale": {"domain": [0, 1], "range": [0.08, 1]},
-                "legend": None,
-            },
+    names = {"labelLimit": 110, "grid": False}
+    # Both axes have all labels, those too that are never predicted.
+    x = {"field": "taken for", "type": "nominal", "scale": {"domain": seen}, "axis": {**names, "labelAngle": -50}}
+    y = {"field": "label", "type": "nominal", "scale": {"domain": seen}, "axis": names}
+    # The share is the depth of one colour: a scale of colours can't be made of the names of a style sheet.
+    depth = {
+        "field": "share",
+        "type": "quantitative",
+        "scale": {"domain": [0, 1], "range": [0.08, 0.7]},
+        "legend": None,
+    }
+    squares = {
+        "mark": {"type": "rect", "tooltip": True, "color": COLOURS[0]},
+        "encoding": {
+            "x": x,
+            "y": y,
+            "opacity": depth,
             "tooltip": [
                 {"field": "label", "type": "nominal"},
                 {"field": "taken for", "type": "nominal"},
@@ -57,8 +57,21 @@ def confusion(details: Mapping[str, Any]) -> list[Chart]:
                 {"field": "share", "type": "quantitative", "format": ".1%"},
             ],
         },
+    }
+    counted = {
+        "mark": {"type": "text", "color": INK, "fontSize": 11},
+        "encoding": {"x": x, "y": y, "text": {"field": "count", "type": "quantitative", "format": ",d"}},
+    }
+    spec = drawn(
+        f"Confusion matrix of {len(seen)} labels; the table has the most frequent mistakes",
+        max(160, 22 * len(seen)),
+        data={"values": cells},
+        layer=[squares, counted],
     )
     note = "Rows are labels, columns what they were taken for; the deeper, the larger the share of the row."
+    given = {cell["taken for"] for cell in cells}
+    never = [label for label in seen if label not in given]
+    note += f" Never predicted: {', '.join(never)}." if never else ""
     return [Chart("Which class is taken for which", spec, head, rows or [["none", "–", "0", "–"]], note, wide=True)]
 
 

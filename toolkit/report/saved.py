@@ -14,7 +14,7 @@ from toolkit.errors import UserError
 from toolkit.output.evaluation_file import NAME as EVALUATION
 from toolkit.output.nearby_runs import no_run_folder
 from toolkit.output.run_folder import is_locked, read_record
-from toolkit.verify.evidence import is_count, starts_of
+from toolkit.verify.evidence import LARGEST_COUNT, is_count, starts_of
 
 Array = np.ndarray[Any, Any]
 COLUMNS = ("loss", "gradient_norm", "learning_rate", "samples", "tokens", "padding", "seconds", "waiting", "saving")
@@ -155,7 +155,9 @@ def parsed(line: bytes) -> Mapping[str, Any]:
 
 def is_number(value: Any) -> bool:
     """Return whether a value of a ledger is a number, or null for one that is not finite."""
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) < LARGEST_COUNT
+    return value is None or isinstance(value, float)
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
@@ -173,4 +175,5 @@ def read_examples(folder: Path) -> list[Mapping[str, Any]]:
         text = (folder / "predictions.jsonl").read_text(encoding="utf-8")
     except (OSError, ValueError):
         return []
-    return [row for line in text.splitlines() if (row := parsed(line.encode()))]
+    # Other line breaks than this one may stand in a text.
+    return [row for line in text.split("\n") if (row := parsed(line.encode()))]

@@ -1,7 +1,8 @@
 """The page of several runs: what differs, what came of it, and their curves over each other."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from toolkit.errors import UserError
@@ -9,7 +10,17 @@ from toolkit.output.console import clock
 from toolkit.report import charts
 from toolkit.report.charts import Chart, number
 from toolkit.report.curves import Curve, curves_of, thinned
-from toolkit.report.page import DRAWN, Page, Section, Table, alerts, latest_metrics, shown, topology_text
+from toolkit.report.page import (
+    DRAWN,
+    Page,
+    Table,
+    alerts,
+    latest_metrics,
+    made,
+    sections_of,
+    shown,
+    topology_text,
+)
 from toolkit.report.saved import SavedRun
 from toolkit.verify.compare import compare
 from toolkit.verify.evidence import starts_of
@@ -21,18 +32,25 @@ OF_PLACE = ("output", "config")
 def side_by_side(runs: Sequence[SavedRun]) -> Page:
     """Return the page of several runs: what differs, what came of it, and the curves over each other."""
     names = distinct_names(runs)
-    sections = [
-        Section("What differs", list(what_differs(runs, names))),
-        Section("Results", list(results_side_by_side(runs, names))),
-        Section("Curves", list(curves_side_by_side(runs, names))),
+    damage: list[str] = []
+    parts: dict[str, Callable[..., Iterator[Table | Chart]]] = {
+        "What differs": what_differs,
+        "Results": results_side_by_side,
+        "Curves": curves_side_by_side,
+    }
+    sections = sections_of(parts, damage, runs, names)
+    told = [
+        f"{name}: {alert}"
+        for name, run in zip(names, runs, strict=True)
+        for alert in made(f"the warnings of {name}", partial(alerts, run), list(run.remarks), damage)
     ]
     return Page(
         f"{len(runs)} runs",
         "side by side",
         ", ".join(names),
         [],
-        [f"{name}: {alert}" for name, run in zip(names, runs, strict=True) for alert in alerts(run)],
-        [section for section in sections if section.items],
+        [*damage, *told],
+        sections,
     )
 
 
@@ -89,15 +107,26 @@ def versions_of(run: SavedRun) -> dict[str, Any]:
 
 def results_side_by_side(runs: Sequence[SavedRun], names: Sequence[str]) -> Iterator[Table]:
     """Yield the metrics of all runs in one table, and how they stand."""
-    metrics = [latest_metrics(run)[0] for run in runs]
+    latest = [latest_metrics(run) for run in runs]
+    metrics = [own for own, _ in latest]
     keys = dict.fromkeys(key for one in metrics for key in one)
-    head = ["run", "status", "step", *keys, "training", "samples/s"]
+    head = ["run", "status", "steps", "of step", *keys, "training", "samples/s"]
     rows = []
-    for name, run, own in zip(names, runs, metrics, strict=True):
+    for name, run, (own, of) in zip(names, runs, latest, strict=True):
         seconds, meters = run.record.get("seconds") or {}, run.record.get("meters") or {}
         spent = clock(seconds["training"]) if "training" in seconds else "–"
         figures = [number(own.get(key)) for key in keys]
-        rows.append([name, run.status, f"{run.last_step:,}", *figures, spent, number(meters.get("samples_per_second"))])
+        rows.append(
+            [
+                name,
+                run.status,
+                f"{run.last_step:,}",
+                of.removeprefix("after step "),
+                *figures,
+                spent,
+                number(meters.get("samples_per_second")),
+            ]
+        )
     yield Table("Metrics of the saved weights, or else of the last evaluation", head, rows)
 
 

@@ -14,7 +14,7 @@ from toolkit.output.run_folder import RunFolder
 from toolkit.verify.check import check_is_run, read_settings
 from toolkit.verify.compare_ledgers import LedgerComparison
 from toolkit.verify.compare_weights import WeightsDifference, compare_weights
-from toolkit.verify.evidence import record_of, starts_of
+from toolkit.verify.evidence import is_count, record_of, starts_of
 
 TOLERANCES = {"float64": 1e-7, "float32": 1e-3}
 """The relative difference that counts as rounding, for the type of the weights."""
@@ -44,6 +44,8 @@ class Comparison:
     """The coarsest type that either run computes with, as far as known; it decides how much is rounding."""
     tolerance: float
     """The relative difference that counts as rounding."""
+    saved: tuple[str, ...]
+    """The metrics of the weights that each run saved, where both have saved some."""
     topology_matters: tuple[str, ...]
     """What in the models makes numbers depend on the number of processes."""
 
@@ -83,6 +85,7 @@ class Comparison:
 
     def __str__(self) -> str:
         ledgers = self.ledgers
+        last = "; against ".join(metrics_text(step, metrics) for step, metrics in ledgers.evaluations)
         summary = {
             "settings": differences_text(self.settings) or "the same, as far as they change numbers",
             "other settings": differences_text(self.execution),
@@ -91,7 +94,8 @@ class Comparison:
             "ran on": "; against ".join(dict.fromkeys(self.topologies)),
             "steps": f"{ledgers.ends[0]:,} and {ledgers.ends[1]:,}; both have {ledgers.common:,} of them",
             **{name: str(divergence) for name, divergence in ledgers.divergences.items() if ledgers.common},
-            "metrics": "; against ".join(metrics_text(step, metrics) for step, metrics in ledgers.evaluations),
+            "metrics": last,
+            "saved models": "" if (saved := "; against ".join(self.saved)) == last else saved,
             "weights": str(self.weights),
         }
         width = max(map(len, summary))
@@ -135,6 +139,7 @@ def compare(first: Path, second: Path, last: int | None = None) -> Comparison:
         weights=weights,
         dtype=dtype,
         tolerance=tolerance,
+        saved=saved_texts(records),
         topology_matters=tuple(dict.fromkeys(note for record in records for note in topology_notes(record))),
     )
 
@@ -179,6 +184,18 @@ def coarsest(dtypes: list[str | None]) -> tuple[str, float]:
 
 def differences_text(differences: Differences) -> str:
     return "; ".join(f"{key}: {show(a)} against {show(b)}" for key, a, b in differences)
+
+
+def saved_texts(records: tuple[dict[str, Any], dict[str, Any]]) -> tuple[str, ...]:
+    """Return the metrics of the weights that each run saved; nothing unless both have."""
+    found = []
+    for record in records:
+        exported, metrics = record.get("exported"), record.get("metrics")
+        step = exported.get("step") if isinstance(exported, Mapping) else None
+        if not is_count(step) or not isinstance(metrics, Mapping):
+            return ()
+        found.append(metrics_text(step, {key: value for key, value in metrics.items() if isinstance(value, float)}))
+    return tuple(found)
 
 
 def metrics_text(step: int, metrics: Mapping[str, float]) -> str:
