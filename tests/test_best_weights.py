@@ -2,26 +2,31 @@
 and a run ends early where no evaluation was better for too long."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from launching import launch
 from resuming import ONE_THREAD, numbers, run, stopping
 from safetensors.torch import load_file
-from tiny_recipe import Sequences, collate
+from tiny_recipe import Sequences, Tiny, collate, task
 from trial import command_here, state_of
 
 from toolkit.checkpoint.reader import WEIGHTS, CheckpointReader
+from toolkit.metrics import Undefined
 from toolkit.output.ledger import read_ledger
 from toolkit.output.run_folder import folder_name, read_record
+from toolkit.task import Task
 
 TINY = Path(__file__).parent / "helpers" / "tiny_recipe.py"
 # A rate at which the loss soon rises again, 24 steps.
 ALONG = ("--optim.lr", "0.12", "--optim.warmup", "8", "--optim.schedule", "constant", "--epochs", "4")
 RISING = (*ALONG, "--evaluate.every", "1")
 PATIENT = (*RISING, "--evaluate.patience", "3")
+WITHOUT_VALUE = ("--checkpoint.best", "highest nothing", "--evaluate.every", "2", "--evaluate.patience", "2")
 
 
 def losses(folder: Path) -> dict[int, float]:
@@ -82,6 +87,7 @@ def test_other_weights_can_be_asked_for(tmp_path: Path) -> None:
     last = run(tmp_path / "last", *RISING, "--export", "last").done().folder
     best = run(tmp_path / "best", *RISING, "--export", "best").done().folder
     assert losses(last) == losses(best)
+    assert read_record(last)["exported"] == {"step": 24, "rule": None}
     assert numbers(last).weights == in_checkpoint(last, 24) != numbers(best).weights
     assert read_record(last)["metrics"]["loss"] == losses(last)[24]
     kept = run(tmp_path / "average", *RISING, "--optim.average", "0.9").done().folder
@@ -92,12 +98,16 @@ def test_other_weights_can_be_asked_for(tmp_path: Path) -> None:
 
 def test_a_run_ends_after_too_many_evaluations_without_a_better_one(tmp_path: Path) -> None:
     whole = losses(run(tmp_path / "whole", *RISING).done().folder)
-    folder = run(tmp_path / "run", *PATIENT).done().folder
+    ended = run(tmp_path / "run", *PATIENT).done()
+    folder = ended.folder
     end, record = end_of_patience(whole, 3), read_record(folder)
     assert 4 < end < 24
     assert losses(folder) == {step: loss for step, loss in whole.items() if step <= end}
     assert (record["status"], record["step"], record["exported"]["step"]) == ("finished", end, best_of(whole))
     assert numbers(folder).weights == in_checkpoint(folder, best_of(whole))
+    why = f"after step {end} of 24: 3 evaluations in a row were not better than the one after step {best_of(whole)}"
+    ended.says(f"ended {why}", f"of the weights after step {best_of(whole)}, which model/ holds")
+    command_here("status", folder).done().says(why)
     # It is finished, and goes on where more patience is given.
     run(folder, *PATIENT).done().says("this run is finished")
     run(folder, *RISING).done().says(f"going on after step {end}")
@@ -142,6 +152,28 @@ def test_a_best_checkpoint_that_is_damaged_or_gone(tmp_path: Path) -> None:
     run(folder, *RISING).told("the checkpoint of the best evaluation can't be read", "--export last")
     run(folder, *RISING, "--export", "last").done()
     assert numbers(folder).weights == in_checkpoint(folder, 24)
+
+
+def without_value(config: Tiny) -> Task:
+    """Return the tiny task with a metric that never has a value."""
+
+    def nothing(predictions: Any, references: Any) -> dict[str, float]:
+        return {"nothing": Undefined("there is a single class")}
+
+    return replace(task(config), metrics=[nothing])
+
+
+def test_evaluations_without_a_value_count_through_a_stop(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert run(folder, *WITHOUT_VALUE, build=stopping(folder, training=4, build=without_value)).code == 75
+    outcome = run(folder, *WITHOUT_VALUE, build=without_value).done()
+    assert (outcome.record["step"], outcome.record["exported"]) == (4, {"step": 4, "rule": None})
+    warning = (
+        "nothing was undefined in every evaluation (there is a single class), so checkpoint.best (highest nothing)"
+    )
+    outcome.says(f"warning: {warning}", "ended after step 4 of 12: 2 evaluations in a row brought no better")
+    assert outcome.record["warnings"][-1].startswith(warning)
+    command_here("status", folder).done().says("after step 4 of 12: 2 evaluations in a row", "brought no better one")
 
 
 def test_the_count_is_of_evaluations_in_a_row(tmp_path: Path) -> None:

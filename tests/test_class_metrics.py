@@ -2,17 +2,22 @@
 
 import math
 import warnings
+from dataclasses import replace
+from time import process_time
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn import metrics as sk
+from tiny_recipe import Tiny, task
 
-from toolkit.class_metrics import named_class_metrics
+from toolkit.class_metrics import named_class_metrics, ranked
 from toolkit.config.schema import EvaluateConfig
 from toolkit.evaluation_metrics import scores_of
+from toolkit.evaluation_scores import Collector, Scored
 from toolkit.metric_choice import with_metrics
-from toolkit.metrics import Selected, Undefined, named_number_metrics, takes_probabilities
+from toolkit.metrics import Selected, Undefined, log_odds, named_number_metrics, takes_probabilities
+from toolkit.task import Postprocessed
 
 RANDOM = np.random.default_rng(3)
 
@@ -110,6 +115,41 @@ def test_what_is_not_defined_says_why_and_ends_nothing(classes: int) -> None:
     assert isinstance(found["f1_a"], Undefined)
 
 
+@pytest.mark.parametrize("classes", [2, 3, 400])
+def test_odds_of_many_classes(classes: int) -> None:
+    """Each class against the sum of the others, also of who is nearly sure."""
+    logits = RANDOM.normal(size=(300, classes)) * np.tile([1.0, 9.0, 30.0], 100)[:, None]
+    sure = np.exp(logits - logits.max(axis=1, keepdims=True))
+    values = sure / sure.sum(axis=1, keepdims=True)
+    found = ranked(sure)
+    others = [np.delete(values, number, axis=1).sum(axis=1) for number in range(classes)]
+    expected = log_odds(values, np.stack(others, axis=1))
+    assert np.abs(found - expected).max() <= 2e-4
+
+
+def test_many_classes_take_no_copy_each() -> None:
+    many = RANDOM.random((2000, 1000))
+    begun = process_time()
+    ranked(many)
+    assert process_time() - begun < 1, "a copy for each class takes more than two seconds"
+
+
+def test_probabilities_are_kept_as_they_come() -> None:
+    """A batch at a time: an array of its own for each sample takes many times the memory."""
+    batches = [((3, 1), [[0.2, 0.8], [0.6, 0.4]]), ((0,), [[0.9, 0.1]])]
+    for samples, expected in ((None, [0.2, 0.6, 0.9]), ([0, 1, 0, 3], [0.9, 0.6, 0.9, 0.2])):
+        made = replace(task(Tiny()), probabilities=lambda model, batch: batch["x"])
+        if samples is not None:
+            items = Postprocessed([0] * len(samples), [0] * len(samples), samples=samples)
+            made = replace(made, postprocess=lambda predictions, items=items: items)
+        collector = Collector(made, 1, last=False, shown=0, wanted=set())
+        for ids, sure in batches:
+            collector.add(Scored(ids, [0] * len(ids), [0] * len(ids), probabilities=np.array(sure)))
+        assert len(collector.probabilities) == 2
+        assert collector.postprocess(are_all=True)
+        assert collector.of_items()[:, 0].tolist() == expected
+
+
 def test_numbers() -> None:
     from scipy import stats
 
@@ -141,10 +181,6 @@ def test_numbers() -> None:
 
 
 def test_scores_of_one_metric_are_computed_once() -> None:
-    from dataclasses import replace
-
-    from tiny_recipe import Tiny, task
-
     config = Tiny(evaluate=EvaluateConfig(metrics="two, one, none"))
     made = task(config)
     calls = []

@@ -1,16 +1,19 @@
 """Metrics of several labels by name, and thresholds: the best F1 there is, whatever the last digits are."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+import torch
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from toolkit.label_metrics import Thresholds, best_threshold, named_label_metrics
 from toolkit.metrics import Undefined, takes_probabilities
+from toolkit.tasks.text_classification.metrics import probabilities_of
 
 RANDOM = np.random.default_rng(5)
 LABELS = [*"abc"]
@@ -69,6 +72,8 @@ PAIRS = st.lists(st.tuples(st.integers(1, 999), st.booleans()), min_size=1, max_
 
 @settings(deadline=None, max_examples=60)
 @given(PAIRS)
+@example([(500, False), (700, True)])
+@example([(500, True), (300, False)])
 def test_no_threshold_is_better_and_the_last_digits_decide_nothing(pairs: list[tuple[int, bool]]) -> None:
     sure, wanted = np.array([p / 1000 for p, _ in pairs]), np.array([int(has) for _, has in pairs])
     found = best_threshold(sure, wanted)
@@ -82,11 +87,32 @@ def test_no_threshold_is_better_and_the_last_digits_decide_nothing(pairs: list[t
         *(sure - 5e-4),
     ]
     assert f1_at(found, sure, wanted) == pytest.approx(max(f1_at(one, sure, wanted) for one in (*candidates, 0.5)))
-    if f1_at(0.5, sure, wanted) >= f1_at(found, sure, wanted):
+    # (One that is one half itself may be a rounded one above it.)
+    if 0.5 not in sure and f1_at(0.5, sure, wanted) >= f1_at(found, sure, wanted):
         assert found == 0.5
     # As another number of processes would round them.
     noise = np.random.default_rng(len(pairs)).uniform(-4e-7, 4e-7, len(sure))
     assert best_threshold(sure + noise, wanted) == found
+
+
+def test_what_is_rounded_to_one_half_does_not_part_there() -> None:
+    sure, wanted = np.array([0.50004] * 100 + [0.6] * 10), np.array([0] * 100 + [1] * 10)
+    found = best_threshold(sure, wanted)
+    assert 0.5001 < found < 0.6
+    assert f1_at(found, sure, wanted) == 1
+
+
+def test_labels_that_a_model_is_sure_of_are_ranked() -> None:
+    """Near 1 single precision has no more than seven digits."""
+    random = np.random.default_rng(0)
+    wanted = random.integers(0, 2, (3000, 1))
+    logits = (16 + wanted * 0.5 + random.normal(0, 0.5, wanted.shape)).astype(np.float32)
+    model = SimpleNamespace(logits=torch.from_numpy(logits))
+    probabilities = probabilities_of("multi")
+    assert probabilities is not None
+    sure = probabilities(lambda **_: model, {}).numpy()  # type: ignore[arg-type]
+    area = named_label_metrics(["a"])["micro_auroc"](sure, wanted)["micro_auroc"]
+    assert area == pytest.approx(sk.roc_auc_score(wanted, logits), abs=1e-4)
 
 
 def test_thresholds_that_a_model_was_saved_with_are_taken() -> None:

@@ -1,14 +1,22 @@
 """evaluate.metrics: names that a task has, in every recipe, and what is said of others before anything is trained."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from recipe_layouts import config_class, load_recipe, small_arguments
 from resuming import run
 from test_metrics import SCRIPT
+from tiny_recipe import Tiny, task
 from trial import Outcome, run_here
+
+from toolkit import CheckpointConfig
+from toolkit.errors import UserError
+from toolkit.metric_choice import check_best, nearest_metric
+from toolkit.metrics import accuracy
 
 MORE = {
     "classify_images": "accuracy, top_2_accuracy, auroc, log_loss, cohen_kappa",
@@ -56,6 +64,42 @@ def test_the_best_one_has_to_be_among_them(tmp_path: Path) -> None:
     hint = 'or have it computed: --evaluate.metrics "accuracy, macro_f1, f1, matthews_correlation, auroc"'
     small("classify", tmp_path / "c", "--checkpoint.best", "highest auroc").told("the evaluation gives loss", hint)
     small("classify", tmp_path / "b", *words[2:], "--evaluate.metrics", "matthews_correlation, accuracy").done()
+
+
+@pytest.mark.parametrize(
+    ("best", "groups", "parts"),
+    [
+        (
+            "highest nosuch/accuracy",
+            "",
+            ["there is no group 'nosuch': the evaluation data has no groups", "highest acc"],
+        ),
+        ("highest dve/accuracy", "dev hard", ["the groups are dev, hard; did you mean highest dev/accuracy?"]),
+        ("highest nosuch/auroc", "dev", ["no group 'nosuch'", '--evaluate.metrics "accuracy, auroc"']),
+        ("highest acuracy", "", ["gives loss, accuracy; name one of these (did you mean accuracy?)"]),
+        ("highest dev/roc_auc", "dev", ["(did you mean auroc?), or have auroc computed", '"accuracy, auroc"']),
+        ("lowest zzz", "dev", ["the evaluation gives loss, accuracy; name one of these"]),
+    ],
+)
+def test_what_is_said_of_another_best(best: str, groups: str, parts: list[str]) -> None:
+    config = Tiny(checkpoint=CheckpointConfig(best=best))
+    made = task(config)
+    data = replace(made.data, groups={group: np.arange(3) for group in groups.split()})
+    made = replace(made, data=data, named_metrics={"accuracy": accuracy, "auroc": accuracy})
+    with pytest.raises(UserError) as caught:
+        check_best(made, config, ["loss", "accuracy", *(f"{group}/accuracy" for group in groups.split())])
+    message = "; ".join(caught.value.problems)
+    for part in parts:
+        assert part in message
+    if "/accuracy" in best:
+        assert "--evaluate.metrics" not in message
+    for good in ("lowest loss", *(f"highest {group}/accuracy" for group in groups.split())):
+        check_best(made, replace(config, checkpoint=CheckpointConfig(best=good)), ["loss", "accuracy"])
+
+
+@pytest.mark.parametrize(("given", "meant"), [("mcc", "matthews_correlation"), ("roc-auc", "auroc"), ("ECE", None)])
+def test_the_names_of_others(given: str, meant: str | None) -> None:
+    assert nearest_metric(given, ["accuracy", "matthews_correlation", "auroc"]) == meant
 
 
 def test_a_recipe_without_names_has_those_of_its_functions(tmp_path: Path) -> None:

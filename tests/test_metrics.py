@@ -10,7 +10,10 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, r2_scor
 
 from toolkit.errors import UserError
 from toolkit.evaluation_metrics import joined, scores_of
+from toolkit.label_metrics import Thresholds
 from toolkit.metrics import (
+    Selected,
+    Undefined,
     accuracy,
     class_metrics,
     correlation,
@@ -19,9 +22,11 @@ from toolkit.metrics import (
     multilabel_f1,
     positive_class,
     regression_errors,
+    takes_probabilities,
     two_classes,
 )
 from toolkit.task import Metric
+from toolkit.tasks.text_classification.metrics import named_metrics
 
 RANDOM = np.random.default_rng(0)
 TWO = np.where(RANDOM.random((2, 103)) < [[0.3], [0.4]], 1, 0)
@@ -116,6 +121,48 @@ def test_a_metric_that_returns_a_number_alone_is_named() -> None:
 
     with pytest.raises(UserError, match="the metric share returned a float; it has to return a mapping of names"):
         scores_of([share], [1], [1])
+
+
+@pytest.mark.parametrize("value", [[0.5, 0.7], np.zeros(2), None, "high"])
+def test_a_score_that_is_no_number_is_named(value: Any) -> None:
+    def by_class(predictions: Any, references: Any) -> Any:
+        return {"accuracy": 0.5, "f1": value}
+
+    with pytest.raises(UserError, match=f"the metric by_class returns a {type(value).__name__} as 'f1'; it has to be"):
+        scores_of([by_class], [1], [1])
+
+
+def nan_mean(predictions: Any, references: Any) -> dict[str, float]:
+    """Return a score that is made for gaps, and one that is not."""
+    return {"without_gaps": float(np.nanmean(predictions)), "mean": float(np.mean(predictions))}
+
+
+@pytest.mark.parametrize("kind", ["single", "multi", "number"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_leave_scores_undefined(kind: Any, value: float) -> None:
+    """As of a model that a far too high learning rate has spoiled."""
+    wanted: Any = {"single": [0, 1, 0], "multi": [[0, 1], [1, 1], [0, 0]], "number": [0.1, 0.4, 0.2]}[kind]
+    predicted = np.array([0.1, value, 0.2]) if kind == "number" else np.zeros(np.shape(wanted), dtype=np.int64)
+    sure = np.full((3, 2), np.nan, dtype=np.float32)
+    named = named_metrics(kind, [*"ab"])
+    metrics = [Selected(metric, (name,)) for name, metric in named.items()]
+    found = scores_of(metrics, predicted, np.asarray(wanted), probabilities=sure)
+    assert list(found) == list(named)
+    for name, metric in named.items():
+        if takes_probabilities(metric) or (kind == "number" and np.isnan(value)):
+            assert isinstance(found[name], Undefined), name
+            assert found[name].why == "the numbers that the model predicts are not finite"
+    if kind == "number":
+        assert list(scores_of([regression_errors, correlation], predicted, wanted)) == [
+            "rmse",
+            "mae",
+            "r2",
+            "pearson",
+            "spearman",
+        ]
+        own = scores_of([nan_mean], np.array([1.0, np.nan]), wanted)
+        assert (own["without_gaps"], isinstance(own["mean"], Undefined)) == (1.0, True)
+    assert Thresholds([*"ab"])(sure, [[0, 1], [1, 1], [0, 0]]).details["thresholds"] == {"a": 0.5, "b": 0.5}
 
 
 def test_parts_of_several_shapes_are_joined_as_a_list() -> None:

@@ -79,6 +79,20 @@ def settle_exported(state: TrainState, last: Evaluation, folder: RunFolder) -> E
     return Exported(step, seal, replace(evaluation, metrics=noted or evaluation.metrics))
 
 
+def never_best(state: TrainState, evaluation: Evaluation) -> str | None:
+    """Return a warning if the best weights were to be saved, and no evaluation had a value to choose them by."""
+    rule = state.config.checkpoint.best
+    name = rule.partition(" ")[2].strip()
+    value = evaluation.metrics.get(name)
+    if not state.config.exports_best or state.best is not None or value is None or value == value:
+        return None
+    why = f" ({evaluation.undefined[name]})" if name in evaluation.undefined else ""
+    return (
+        f"{name} was undefined in every evaluation{why}, so checkpoint.best ({rule}) chose none, and the weights after "
+        f"the last step, {state.step:,}, are saved; choose by another metric"
+    )
+
+
 def metrics_after(step: int, folder: RunFolder) -> dict[str, float]:
     """Return the metrics that the ledger has of the evaluation after a step; empty without one."""
     rows = read_ledger(folder.ledger_file)

@@ -109,8 +109,11 @@ def shares(probabilities: Any) -> np.ndarray[Any, Any]:
 def ranked(probabilities: Any) -> np.ndarray[Any, Any]:
     """Return the odds of each class as `log_odds` has them, (samples, classes)."""
     values = shares(probabilities)
-    others = [np.delete(values, number, axis=1).sum(axis=1) for number in range(values.shape[1])]
-    return log_odds(values, np.stack(others, axis=1))
+    # What the other classes have is summed from both sides: 1 less the own one would be 0 for whoever is sure.
+    before, after = (np.zeros_like(values) for _ in range(2))
+    np.cumsum(values[:, :-1], axis=1, out=before[:, 1:])
+    np.cumsum(values[:, :0:-1], axis=1, out=after[:, -2::-1])
+    return log_odds(values, before + after)
 
 
 def top_accuracy(ids: Sequence[int], ranks: Sequence[int], probabilities: Any, references: Any) -> Scores:

@@ -1,5 +1,6 @@
 """The metrics of predictions and references, of all samples and of each group of them."""
 
+import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
@@ -13,6 +14,7 @@ from toolkit.task import Metric, Task
 
 LOSS = "loss"
 """The name of the score that is there without a metric."""
+NOT_FINITE = "the numbers that the model predicts are not finite"
 
 
 def joined(batches: Sequence[Any]) -> Any:
@@ -45,7 +47,7 @@ def scores_of(
     Metrics that take `probabilities` are left out where there are none.
 
     Raises:
-        UserError: a metric returns no mapping, or a name that is taken: one number would hide the other.
+        UserError: a metric returns no mapping, or no number, or a name that is taken: one number would hide the other.
     """
     scores: dict[str, float] = {}
     for metric in metrics:
@@ -55,7 +57,7 @@ def scores_of(
         with warnings.catch_warnings():
             # scikit-learn's words for what a score of 0, or none, says already.
             warnings.filterwarnings("ignore", category=UserWarning, module="sklearn")
-            own, called = metric(given, references), name_of(metric)
+            own, called = returned_by(metric, given, references), name_of(metric)
         if not isinstance(own, Mapping):
             raise UserError(
                 f"the metric {called} returned a {type(own).__name__}; it has to return a mapping of names to numbers"
@@ -65,8 +67,44 @@ def scores_of(
                 f"the metric {called} returns {', '.join(map(repr, twice))}, which the loss or another metric of the "
                 "task is called; give it another name"
             )
-        scores |= {name: value if isinstance(value, Undefined) else float(value) for name, value in own.items()}
+        scores |= {name: as_number(value, name, called) for name, value in own.items()}
     return scores
+
+
+def as_number(value: Any, name: str, metric: str) -> float:
+    """Return a score as a float.
+
+    Raises:
+        UserError: it is no number.
+    """
+    if isinstance(value, Undefined):
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"the metric {metric} returns a {type(value).__name__} as {name!r}; it has to be a number (of several, "
+            "return each under a name of its own)"
+        ) from None
+
+
+def returned_by(metric: Metric, given: Any, references: Any) -> Any:
+    """Return what a metric returns; of numbers that are not finite, its scores without a value are undefined.
+
+    A metric may know what to do with such numbers. scikit-learn's refuse them, with a `ValueError`.
+    """
+    if not isinstance(given, np.ndarray) or given.dtype.kind != "f" or np.isfinite(given).all():
+        return metric(given, references)
+    found: Any
+    try:
+        with np.errstate(all="ignore"):
+            found = metric(given, references)
+    except ValueError:
+        # What its scores are called does not depend on the numbers.
+        found = dict.fromkeys(metric(np.ones_like(given), references), math.nan)
+    if not isinstance(found, Mapping):
+        return found
+    return {name: Undefined(NOT_FINITE) if value != value else value for name, value in found.items()}
 
 
 class Sides(NamedTuple):

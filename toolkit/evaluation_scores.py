@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from toolkit.errors import UserError
-from toolkit.evaluation_metrics import LOSS, Sides, joined
+from toolkit.evaluation_metrics import LOSS, Sides, joined, part_of
 from toolkit.evaluation_quality import quality_of
 from toolkit.task import GlobalBatchLoss, Postprocessed, Task
 
@@ -80,7 +80,9 @@ class Collector:
         self.ids: list[tuple[int, ...]] = []
         """Of the samples in each of them."""
         self.predictions: dict[int, Any] = {}
-        self.probabilities: dict[int, Any] = {}
+        self.probabilities: list[Any] = []
+        self.probable_ids: list[tuple[int, ...]] = []
+        """Of the samples in each of them."""
         self.embeddings: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self.examples: dict[int, dict[str, Any]] = {}
         self.sure: dict[int, Mapping[str, float]] = {}
@@ -97,7 +99,8 @@ class Collector:
         if self.task.postprocess is not None:
             self.sure.update(sure)
         if scored.probabilities is not None:
-            self.probabilities.update(zip(scored.ids, scored.probabilities, strict=True))
+            self.probabilities.append(scored.probabilities)
+            self.probable_ids.append(scored.ids)
         if scored.predictions is None:
             return
         if self.task.postprocess is not None:
@@ -193,16 +196,16 @@ class Collector:
         """
         if not self.probabilities:
             return None
+        of_samples = joined(self.probabilities)
         if (found := self.postprocessed) is None:
-            samples: Sequence[int] = list(chain.from_iterable(self.ids))
-        elif found.samples is not None:
-            samples = found.samples
-        else:
+            return of_samples
+        if found.samples is None:
             raise UserError(
                 "the task has metrics of probabilities, and its `postprocess` does not say which samples its items are "
                 "of; give these as `Postprocessed.samples`"
             )
-        return np.stack([self.probabilities[number] for number in samples])
+        place = {number: place for place, number in enumerate(chain.from_iterable(self.probable_ids))}
+        return part_of(of_samples, [place[number] for number in found.samples])
 
     def places_of_groups(self) -> dict[str, list[int]]:
         """Return where the samples, or items, of each group stand beside the predictions; of a trial, which has only

@@ -117,13 +117,14 @@ class Thresholds:
 
 
 def best_threshold(probabilities: np.ndarray[Any, Any], references: np.ndarray[Any, Any]) -> float:
-    """Return the threshold of one label with the highest F1; one half where no sample has the label.
+    """Return the threshold of one label with the highest F1; one half where no sample has the label, or a probability
+    is not a number.
 
     Of several that are as good it is the one nearest to one half. It is the shortest decimal between the two
     probabilities that it parts, so that it does not depend on their last digits, which differ with the number of
     processes.
     """
-    if not references.any():
+    if not references.any() or not np.isfinite(probabilities).all():
         return HALF
     from sklearn.metrics import precision_recall_curve
 
@@ -140,7 +141,8 @@ def best_threshold(probabilities: np.ndarray[Any, Any], references: np.ndarray[A
 def nearest_to_half(low: float, high: float) -> float:
     """Return one half if it lies between two probabilities, or else the shortest decimal there, and of these the one
     nearest to their middle."""
-    if low <= HALF < high:
+    # Not if it equals the lower one: that is rounded, and what was rounded down to one half is above it.
+    if low < HALF < high:
         return HALF
     for digits in range(1, DIGITS + 2):
         step = 10**digits

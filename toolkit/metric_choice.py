@@ -1,6 +1,6 @@
 """`evaluate.metrics`: which metrics are computed, by name."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -11,6 +11,23 @@ from toolkit.task import Metric, Task
 
 LISTED = 40
 """Names that a message lists."""
+CALLED_ELSEWHERE = {
+    "matthews_correlation": "mcc matthews_corrcoef phi",
+    "cohen_kappa": "kappa",
+    "balanced_accuracy": "bacc uar",
+    "auroc": "auc roc_auc roc",
+    "macro_auroc": "auc roc_auc roc auroc",
+    "average_precision": "ap auprc aucpr pr_auc",
+    "macro_average_precision": "map ap auprc aucpr pr_auc average_precision",
+    "ranking_average_precision": "lrap",
+    "calibration_error": "ece",
+    "log_loss": "nll cross_entropy",
+    "recall": "sensitivity tpr",
+    "precision": "ppv",
+    "exact_match": "em subset_accuracy",
+    "rouge1": "rouge",
+}
+"""Other names of metrics, by the name here."""
 
 
 def with_metrics(task: Task, config: Config) -> Task:
@@ -61,6 +78,43 @@ def with_metrics(task: Task, config: Config) -> Task:
     return replace(task, metrics=[*selected, *chosen])
 
 
+def check_best(task: Task, config: Config, scores: Sequence[str]) -> None:
+    """Check that `checkpoint.best` names one of the scores of an evaluation, which may have been of a few samples and
+    then lacks groups.
+
+    Raises:
+        UserError: it does not.
+    """
+    rule, groups = config.checkpoint.best, list(task.data.groups)
+    direction, _, asked = rule.partition(" ")
+    of_group = tuple(f"{group}/" for group in groups)
+    given = [name for name in scores if not name.startswith(of_group)]
+    asked = asked.strip()
+    group, _, name = asked.rpartition("/") if asked not in given else ("", "", asked)
+    problems = []
+    if group and group not in groups:
+        near = get_close_matches(group, groups, 1)
+        there_are = f"the groups are {', '.join(groups)}" if groups else "the evaluation data has no groups"
+        other = f"{near[0]}/{name}" if near else name
+        problems.append(
+            f"checkpoint.best is {rule!r}, and there is no group {group!r}: {there_are}"
+            + (f"; did you mean {direction} {other}?" if name in given else "")
+        )
+    if name not in given:
+        known = dict.fromkeys([*given, *task.named_metrics])
+        meant = name if name in task.named_metrics else nearest_metric(name, known)
+        text = f"checkpoint.best is {rule!r}, but the evaluation gives {', '.join(given)}; name one of these"
+        if meant is not None and meant != name:
+            text += f" (did you mean {meant}?)"
+        if meant is not None and meant not in given:
+            own = config.evaluate.metric_names or [name for name in task.named_metrics if name in given]
+            text += f", or have {'it' if meant == name else meant} computed: --evaluate.metrics "
+            text += f'"{", ".join([*own, meant])}"'
+        problems.append(text)
+    if problems:
+        raise UserError(*problems)
+
+
 def is_path(name: str) -> bool:
     """Return whether a name can only be the path of a script, or a hub id."""
     return name.endswith(".py") or "/" in name
@@ -69,17 +123,24 @@ def is_path(name: str) -> bool:
 def unknown(strange: Iterable[str], known: Iterable[str]) -> str:
     """Return the message on names that a task does not know."""
     names = list(known)
-    plain = {plain_name(other): other for other in names}
     told = []
     for name in strange:
-        near = get_close_matches(plain_name(name), plain, 1, cutoff=0.5)
-        told.append(repr(name) + (f" (did you mean {plain[near[0]]}?)" if near else ""))
+        near = nearest_metric(name, names)
+        told.append(repr(name) + (f" (did you mean {near}?)" if near else ""))
     if not names:
         return (
             f"evaluate.metrics names {' and '.join(told)}, and this recipe has no metrics to choose from; leave it out"
         )
     listed = ", ".join(names[:LISTED]) + (f", ... ({len(names)} in all)" if len(names) > LISTED else "")
     return f"evaluate.metrics names {' and '.join(told)}, which this task does not have; name some of {listed}"
+
+
+def nearest_metric(name: str, known: Iterable[str]) -> str | None:
+    """Return the metric that a mistyped name, or another program's, may have meant."""
+    plain = {plain_name(other): other for other in known}
+    called = [other for other, names in CALLED_ELSEWHERE.items() if plain_name(name) in names.split()]
+    near = get_close_matches(plain_name(name), plain, 1, cutoff=0.5)
+    return next((plain[other] for other in [*called, *near] if other in plain), None)
 
 
 def plain_name(name: str) -> str:

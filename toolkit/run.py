@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from toolkit.best_weights import Exported, best_is_there, evaluations_of, settle_exported
+from toolkit.best_weights import Exported, best_is_there, evaluations_of, never_best, settle_exported
 from toolkit.checkpoint.compatibility import check_data
 from toolkit.checkpoint.exchange import Exchange
 from toolkit.checkpoint.format import retire
@@ -38,7 +38,7 @@ from toolkit.output.evaluation_file import Evaluation, evaluation_of, weights_of
 from toolkit.output.ledger import Ledger
 from toolkit.output.meters import arithmetic_of, described, device_peak, forget_peak, host_peak, peak_flops
 from toolkit.output.provenance import changes, provenance
-from toolkit.output.result import Result, print_result
+from toolkit.output.result import Result, early_end, print_result
 from toolkit.output.run_folder import RunFolder, bytes_in, explain_disk_errors, now
 from toolkit.prepare import prepare, whole_model
 from toolkit.printed_plan import plan, warnings_of, worse_than
@@ -301,9 +301,10 @@ def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunR
     runtime.phase(WRITING, patient=True)
     exported = settle_exported(state, evaluation, folder)
     evaluation = exported.evaluation
-    result = Result(evaluation.metrics, evaluation.baseline, state.step, folder.path, evaluation.undefined)
-    worse = worse_than(result.baseline, result.metrics)
-    state.warnings += [worse] if worse else []
+    other = exported.step if exported.step != state.step else None
+    result = Result(evaluation.metrics, evaluation.baseline, state.step, folder.path, evaluation.undefined, other)
+    found = [never_best(state, evaluation), worse_than(result.baseline, result.metrics)]
+    state.warnings += (warnings := [warning for warning in found if warning])
     meters = measured(state)
 
     def write() -> None:
@@ -322,13 +323,15 @@ def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunR
         f"trained {state.step - start.step:,} steps in {clock(seconds)} (and {clock(record.preparing)} to prepare)"
         + (f"; {state.skipped} step(s) left the weights alone, see `skipped` in the ledger" if state.skipped else "")
     )
+    if state.step < state.total_steps:
+        console.print(f"ended {early_end(state.step, state.total_steps, state.since_best, state.best_step)}")
     if state.step > start.step:
         console.summary("", described(meters))
     print_result(result, console)
     if runtime.is_main:
         console.summary("", {"on disk": on_disk(folder), "a page": f"toolkit report {folder.path}"})
-    if worse:
-        console.print(f"\nwarning: {worse}")
+    for warning in warnings:
+        console.print(f"\nwarning: {warning}")
     return result
 
 
@@ -379,7 +382,7 @@ def write_results(state: TrainState, exported: Exported, folder: RunFolder, trai
         exported.step,
         evaluation.details,
         folder.record(),
-        state.config.checkpoint.best if state.best is not None and state.config.exports_best else None,
+        state.rule,
         evaluations_of(folder),
         state.warnings,
     )

@@ -94,7 +94,9 @@ def finished_result(folder: RunFolder) -> Result | None:
     if record.get("status") != "finished":
         return None
     metrics, baseline = numbers(record["metrics"]), numbers(record["baseline"])
-    return Result(metrics, baseline, record["step"], folder.path, record.get("undefined", {}))
+    exported = (record.get("exported") or {}).get("step")
+    other = exported if exported != record["step"] else None
+    return Result(metrics, baseline, record["step"], folder.path, record.get("undefined", {}), other)
 
 
 def rate_begun_with(config: Config) -> float | None:

@@ -105,7 +105,7 @@ class RunRecord:
             status="finished",
             step=state.step,
             epoch=state.step / state.steps_per_epoch,
-            exported={"step": exported.step, "rule": state.config.checkpoint.best if state.best is not None else None},
+            exported={"step": exported.step, "rule": state.rule},
             since_best=state.since_best,
             metrics=evaluation.metrics,
             baseline=evaluation.baseline,

@@ -204,6 +204,11 @@ class TrainState:
         """The step whose weights are saved in the end."""
         return self.best.step if self.config.exports_best and self.best is not None else self.step
 
+    @property
+    def rule(self) -> str | None:
+        """By which evaluation the saved weights are chosen; None where none decides it, or none had a value."""
+        return self.config.checkpoint.best if self.config.exports_best and self.best is not None else None
+
     def record(self, row: LedgerRow, metrics: dict[str, float] | None = None) -> None:
         """Take the row of a step, and the metrics of the evaluation after it."""
         self.step = row.step
@@ -290,8 +295,10 @@ class TrainState:
         before = saved["config"]
         averages = before["optim"].get("average") is not None and before.get("export") != "last"
         is_same = before["checkpoint"]["best"] == self.config.checkpoint.best
-        if saved["best"] and is_same and averages == self.config.exports_average:
-            self.best, self.since_best = Best(**saved["best"]), saved.get("since_best", 0)
+        if is_same and averages == self.config.exports_average:
+            # Without a best one too: evaluations whose metric has no value count for the patience.
+            self.best = Best(**saved["best"]) if saved["best"] else None
+            self.since_best = saved.get("since_best", 0)
         scaler = self.runtime.accelerator.scaler
         if scaler is not None and saved["scaler"]:
             scaler.load_state_dict(saved["scaler"])

@@ -39,6 +39,7 @@ MISTAKES = (
     wrong("--config_file accelerate_configs/cpu.yaml", "`accelerate launch --config_file FILE` before the recipe"),
     wrong("--do_predict", "`toolkit predict RUN FILE --output OUT` predicts the rows of a file"),
     wrong("--overwrite_output_dir", "nothing is overwritten: give another --output"),
+    wrong("--load_best_model_at_end", "that is the default: model/ holds the weights of the best evaluation"),
     wrong("--trust_remote_code", "no code from a hub is run"),
     wrong("--verbose", "--verbose is unknown; --help lists every name"),
     wrong("--evaluate.ech 5", "evaluate has --evaluate.every, --evaluate.patience"),

@@ -7,6 +7,7 @@ from typing import Any
 from toolkit.errors import DEFECT, DONE, STOPPED, USER_CAN_FIX, UserError
 from toolkit.output.console import Console, figures
 from toolkit.output.nearby_runs import no_run_folder
+from toolkit.output.result import early_end
 from toolkit.output.run_folder import is_locked, read_record
 
 # 0: done or under way; 2: the user can fix it; 75: stopped on request, to be started again; 1: failed or died.
@@ -42,6 +43,10 @@ def show_status(given: argparse.Namespace) -> int:
         summary["reason"] = record["reason"]
     if is_number(record.get("step")) and is_number(record.get("epoch", 0.0)):
         summary["step"] = steps_done(folder, record)
+    waited = record.get("since_best")
+    if state == "finished" and is_number(waited) and waited and ended_early(record):
+        best = exported_by_rule(record)
+        summary["ended"] = early_end(record["step"], record["total_steps"], int(waited), best)
     if isinstance(exported := record.get("exported"), dict) and is_number(exported.get("step")):
         summary["model"] = saved_model(folder, exported)
     if is_number(record.get("repeated")) and record["repeated"]:
@@ -58,6 +63,20 @@ def show_status(given: argparse.Namespace) -> int:
 def is_number(value: object) -> bool:
     """Return whether this is a number, in a file that may be damaged."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def ended_early(record: dict[str, Any]) -> bool:
+    """Return whether a finished run did fewer steps than were planned."""
+    step, total = record.get("step"), record.get("total_steps")
+    return isinstance(step, int) and isinstance(total, int) and step < total
+
+
+def exported_by_rule(record: dict[str, Any]) -> int | None:
+    """Return the step of the best evaluation, where the saved weights are its."""
+    exported = record.get("exported")
+    if not isinstance(exported, dict) or not exported.get("rule"):
+        return None
+    return exported["step"] if isinstance(exported.get("step"), int) else None
 
 
 def saved_model(folder: Path, exported: dict[str, Any]) -> str:

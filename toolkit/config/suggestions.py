@@ -35,7 +35,7 @@ CALLED_ELSEWHERE = {
     "batch.micro_tokens": "max_tokens max_tokens_per_batch",
     "batch.eval": "per_device_eval_batch_size eval_batch_size",
     "batch.size": "batch batch_size train_batch_size global_batch_size",
-    "checkpoint.best": "metric_for_best_model load_best_model_at_end monitor",
+    "checkpoint.best": "metric_for_best_model monitor",
     "checkpoint.every": "save_steps save_strategy every_n_train_steps checkpointing_steps",
     "checkpoint.keep": "save_total_limit save_top_k",
     "data.block": "block_size max_seq_length max_seq_len max_length",
@@ -96,6 +96,8 @@ CALLED_ELSEWHERE = {
     "track.project": "wandb_project project_name tracker_project_name",
     "track.to": "report_to log_with use_wandb with_tracking logger loggers tracker trackers",
     "the recipe trains and evaluates without being told to": "do_train",
+    "that is the default: model/ holds the weights of the best evaluation, which checkpoint.best chooses (--export "
+    "last saves the last ones)": "load_best_model_at_end",
     "nothing is overwritten: give another --output": "overwrite_output_dir",
     "no code from a hub is run": "trust_remote_code",
     "contrast.scale is one over it: --contrast.scale 20 is a temperature of 0.05": "temperature",

@@ -23,6 +23,7 @@ from toolkit.distributed.memory import lacks_memory
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import DefectElsewhereError, UserError
 from toolkit.evaluation import evaluate_model
+from toolkit.metric_choice import check_best
 from toolkit.output.evaluation_file import Evaluation
 from toolkit.output.provenance import command
 from toolkit.output.run_folder import RunFolder, bytes_in, explain_disk_errors
@@ -82,16 +83,8 @@ def try_evaluation(task: Task, config: Config, runtime: Runtime, model: torch.nn
         if found is not None:
             found.as_json_lines()
             json.dumps(found.details)
-    metric = config.checkpoint.best.partition(" ")[2].strip()
-    of_groups = [f"{group}/{name}" for group in task.data.groups for name in found.metrics] if found else []
-    if found and metric not in (*found.metrics, *of_groups):
-        own = [name for name in task.named_metrics if name in found.metrics]
-        wanted = metric.rpartition("/")[2]
-        named = f', or have it computed: --evaluate.metrics "{", ".join([*own, wanted])}"'
-        raise UserError(
-            f"checkpoint.best is {config.checkpoint.best!r}, but the evaluation gives {', '.join(found.metrics)}; "
-            f"name one of these{named if wanted in task.named_metrics else ''}"
-        )
+    if found is not None:
+        check_best(task, config, list(found.metrics))
     return found
 
 

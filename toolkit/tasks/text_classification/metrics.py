@@ -28,5 +28,7 @@ def probabilities_of(kind: Kind) -> Callable[[torch.nn.Module, Batch], torch.Ten
         case "single":
             return lambda model, batch: logits_of(model, batch).softmax(-1)
         case "multi":
-            return lambda model, batch: logits_of(model, batch).sigmoid()
+            # Labels that the model is sure of would tie in single precision, of which there is little near 1; and not
+            # every device has double.
+            return lambda model, batch: logits_of(model, batch).cpu().double().sigmoid()
     return None
