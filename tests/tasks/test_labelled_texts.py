@@ -339,9 +339,9 @@ def test_regression_does_not_fit_a_model_with_classes(write: Any) -> None:
 
 
 def test_rows_that_cannot_be_held_out(write: Any) -> None:
-    assert "none of the 3 training rows can be held out" in message_of(
-        LabelledTexts(train=write(rows_of(["a", "b", "c"])))
-    )
+    assert "none of the 2 training rows can be held out" in message_of(LabelledTexts(train=write(rows_of(["a", "b"]))))
+    said = message_of(LabelledTexts(train=write(rows_of(["a", "b", "c"]))))
+    assert "each of the 3 training rows has a label of its own" in said
 
 
 def test_problems_of_the_configuration() -> None:

@@ -610,7 +610,7 @@ def test_a_defect_of_the_recipe_is_a_finding(finished: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (None, "is no Python file"),
+        (None, "does not exist"),
         ("x = 1", "it defines 0"),
         ("from toolkit import Config\nclass A(Config): pass", "it does not"),
         ("from toolkit import Config\nclass A(Config): pass\nclass B(Config): pass\ndef task(c): pass", "it defines 2"),

@@ -115,7 +115,7 @@ def conll_table(lines: Iterable[str], origin: str) -> tuple["pyarrow.Table", str
     return table, note
 
 
-def looks_like_conll(path: Path) -> bool:
+def has_sentences_of_conll(path: Path) -> bool:
     """Tell whether blank lines divide a text into lines of equally many words, two or more, as sentences have them."""
     with open_text(path, newline="\n") as file:
         lines = [line.rstrip("\r\n") for line in islice(file, LINES_LOOKED_AT)]

@@ -17,7 +17,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from toolkit.data.formats.archive import archive_of
-from toolkit.data.formats.conll import looks_like_conll
+from toolkit.data.formats.conll import has_sentences_of_conll
 from toolkit.data.formats.header import Header, check_header, column_names, has_names, shown
 from toolkit.data.formats.text import LINES_LOOKED_AT, ROWS_AT_ONCE, first_lines, open_text
 from toolkit.errors import UserError
@@ -198,7 +198,7 @@ def _of_width(path: Path, rows: Iterator[tuple[int, list[str]]], width: int, beg
 
 def _or_conll(path: Path) -> str:
     """Return what to do with a file that has words and tags on its lines, as the end of a sentence."""
-    if not looks_like_conll(path):
+    if not has_sentences_of_conll(path):
         return ""
     link = (
         f" (a link will do: ln -s {quote(path.name)} {quote(path.name + '.conll')})" if archive_of(path) is None else ""
