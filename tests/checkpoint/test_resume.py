@@ -429,7 +429,7 @@ def test_a_finished_run_whose_metric_is_no_number_is_reported(tmp_path: Path) ->
         return replace(task(config), metrics=[no_number], baseline=None)
 
     assert run(tmp_path / "run", build=build).done().record["metrics"]["score"] is None
-    run(tmp_path / "run", build=build).done().says("this run is finished", "nan")
+    run(tmp_path / "run", build=build).done().says("this run is finished", "undefined")
 
 
 def test_an_agent_that_starts_never_again_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from model_table import DIFFERENT, ROWS, Job, Outcome, jobs, page, walk
 
 TOGETHER = 420
 """Seconds for all pairs on two processes on a busy machine; where nothing else runs it takes 80."""
-ORDINARY = {"MASK", "BIO", "ENCODER", "Bit"}
+ORDINARY = {"MASK", "BIO", "ENCODER", "Bit", "OpenAI", "NaN"}
 """Words of the documentation that are no models, though Transformers has some that are called so or begin like that."""
 CLOSE = 2e-5
 """Of float32; without any rounding it would be nothing."""

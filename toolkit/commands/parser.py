@@ -100,9 +100,7 @@ def refuse_command(word: str, commands: Sequence[str]) -> NoReturn:
     given = word.lower()
     if word == "help":
         hint = "did you mean toolkit --help?"
-    elif near := get_close_matches(given, commands, 1):
-        hint = f"did you mean {near[0]}?"
-    elif given in DONE_BY_RECIPES:
+    elif given in DONE_BY_RECIPES:  # before what is spelt alike: `train` means no `track`
         hint = "a recipe trains: python recipes/classify.py --help, or another one in recipes/"
     elif given in EVALUATING:
         hint = (
@@ -110,6 +108,8 @@ def refuse_command(word: str, commands: Sequence[str]) -> NoReturn:
         )
     elif given in PREDICTING:
         hint = "did you mean predict?"
+    elif near := get_close_matches(given, commands, 1):
+        hint = f"did you mean {near[0]}?"
     else:
         hint = f"give one of {', '.join(commands)}"
     raise UserError(f"{word} is no command; {hint}")

@@ -61,8 +61,13 @@ def model_folders(above: Path) -> list[Path]:
 
 def nearest_folder(wanted: Path, folders: Sequence[Path]) -> Path | None:
     """Return the folder whose path a mistyped one is near."""
-    found = {str(folder): folder for folder in folders}
-    near = get_close_matches(str(wanted), found, 1, 0.75)
+
+    def end(path: Path) -> str:
+        # A long beginning that they share would make any two alike.
+        return "/".join(path.parts[-2:])
+
+    found = {end(folder): folder for folder in folders}
+    near = get_close_matches(end(wanted), found, 1, 0.75)
     return found[near[0]] if near else None
 
 
