@@ -19,9 +19,10 @@ from functools import partial
 
 from toolkit import Config, Task, fine_tune
 from toolkit.class_metrics import named_class_metrics
+from toolkit.config.batch import BatchConfig
 from toolkit.config.loss import LossConfig
 from toolkit.config.model import ModelConfig
-from toolkit.config.schema import BatchConfig, Rates
+from toolkit.config.optim import Rates
 from toolkit.details import class_details, right_class
 from toolkit.losses import class_probabilities, logits_of
 from toolkit.metrics import class_metrics, positive_class

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from recipe_layouts import load_recipe
 
-from toolkit.config.schema import Config, leaves
+from toolkit.config.fields import leaves
+from toolkit.config.schema import Config
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")

@@ -18,7 +18,8 @@ from safetensors.torch import load_file
 from tiny_recipe import Network, Sequences, Tiny, collate, task
 from trial import run_here
 
-from toolkit.config.schema import BatchConfig, OptimConfig
+from toolkit.config.batch import BatchConfig
+from toolkit.config.optim import OptimConfig
 from toolkit.data.order import ShuffledOrder, fingerprint
 from toolkit.distributed.counts import Counts
 from toolkit.distributed.phase import PhaseTracker

@@ -14,7 +14,8 @@ from test_loop import by_hand, relative, run
 from tiny_recipe import Network, Sequences, Tiny, collate, task
 from torch.testing import assert_close
 
-from toolkit.config.schema import BatchConfig, OptimConfig
+from toolkit.config.batch import BatchConfig
+from toolkit.config.optim import OptimConfig
 from toolkit.data.loader import checked_units
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED, SAMPLE_WEIGHTS, LabelLoss, summed_cross_entropy

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from test_loop import relative
 from tiny_recipe import Network, Sequences, Tiny, collate, task
 
-from toolkit.config.schema import OptimConfig
+from toolkit.config.optim import OptimConfig
 from toolkit.data.order import ShuffledOrder
 from toolkit.distributed.mesh import Strategy
 from toolkit.distributed.start_runtime import start_runtime

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from stopped_runs import BY_HAND
 from trial import Outcome, run_here
 
-from toolkit.config.schema import BatchConfig
+from toolkit.config.batch import BatchConfig
 from toolkit.distributed.memory import control_groups
 from toolkit.distributed.mesh import Strategy
 from toolkit.out_of_memory import BeforeTheStep

@@ -14,7 +14,7 @@ from transformers import (
     get_wsd_schedule,
 )
 
-from toolkit.config.schema import OptimConfig
+from toolkit.config.optim import OptimConfig
 from toolkit.schedules import learning_rate, same_rates, warmup_steps
 
 CURVES: dict[str, tuple[dict[str, Any], Callable[[torch.optim.Optimizer], Any]]] = {

@@ -17,7 +17,9 @@ from test_loop import relative
 from tiny_recipe import Network, Sequences, Tiny, collate, task
 from trial import run_here
 
-from toolkit.config.schema import BatchConfig, EvaluateConfig, OptimConfig
+from toolkit.config.batch import BatchConfig
+from toolkit.config.optim import OptimConfig
+from toolkit.config.schema import EvaluateConfig
 from toolkit.data.order import ShuffledOrder
 from toolkit.distributed.start_runtime import start_runtime
 from toolkit.evaluation import evaluate_model

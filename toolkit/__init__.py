@@ -10,15 +10,9 @@ from typing import TYPE_CHECKING, Any
 from toolkit.environment import prepare_environment
 
 if TYPE_CHECKING:
-    from toolkit.config.schema import (
-        BatchConfig,
-        CheckpointConfig,
-        Config,
-        EvaluateConfig,
-        OptimConfig,
-        Rates,
-        TimeoutConfig,
-    )
+    from toolkit.config.batch import BatchConfig
+    from toolkit.config.optim import OptimConfig, Rates
+    from toolkit.config.schema import CheckpointConfig, Config, EvaluateConfig, TimeoutConfig
     from toolkit.errors import UserError
     from toolkit.recipe_command import fine_tune
     from toolkit.task import Batch, Source, Task, TaskData
@@ -27,12 +21,12 @@ prepare_environment()
 
 HOMES = {
     "Batch": "toolkit.task",
-    "BatchConfig": "toolkit.config.schema",
+    "BatchConfig": "toolkit.config.batch",
     "CheckpointConfig": "toolkit.config.schema",
     "Config": "toolkit.config.schema",
     "EvaluateConfig": "toolkit.config.schema",
-    "OptimConfig": "toolkit.config.schema",
-    "Rates": "toolkit.config.schema",
+    "OptimConfig": "toolkit.config.optim",
+    "Rates": "toolkit.config.optim",
     "Source": "toolkit.task",
     "Task": "toolkit.task",
     "TaskData": "toolkit.task",

@@ -14,7 +14,8 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.optim.sgd import sgd
 
-from toolkit.config.schema import Config, OptimConfig
+from toolkit.config.optim import OptimConfig
+from toolkit.config.schema import Config
 from toolkit.distributed.shards import all_of, local_of, shard_of
 from toolkit.errors import UserError
 from toolkit.models.parameters import layer_numbers, layer_stacks, reshard

@@ -3,7 +3,8 @@
 from math import cos, pi
 from typing import assert_never
 
-from toolkit.config.schema import Config, OptimConfig
+from toolkit.config.optim import OptimConfig
+from toolkit.config.schema import Config
 
 
 def warmup_steps(config: OptimConfig, total_steps: int) -> int:

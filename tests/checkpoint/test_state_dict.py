@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from toolkit.checkpoint.staging import StagingBuffer
 from toolkit.checkpoint.state_dict import load_optimizer, pack, pack_optimizer, unpack
-from toolkit.config.schema import OptimConfig
+from toolkit.config.optim import OptimConfig
 from toolkit.errors import UserError
 from toolkit.optimizer import build_optimizer
 

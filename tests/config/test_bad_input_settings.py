@@ -8,7 +8,8 @@ from conftest import ROOT, Classify
 from recipe_layouts import load_recipe
 
 from toolkit.cli import main
-from toolkit.config.schema import Config, leaves
+from toolkit.config.fields import leaves
+from toolkit.config.schema import Config
 from toolkit.config.suggestions import CALLED_ELSEWHERE, suggestion
 
 

@@ -15,8 +15,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from toolkit.config.batch import BatchConfig
+from toolkit.config.fields import leaves
+from toolkit.config.optim import OptimConfig
 from toolkit.config.parser import parse
-from toolkit.config.schema import BatchConfig, Config, EvaluateConfig, OptimConfig, TimeoutConfig, leaves
+from toolkit.config.schema import Config, EvaluateConfig, TimeoutConfig
 from toolkit.config.suggestions import nearest
 from toolkit.config.yaml import as_mapping, differing, flatten, read_yaml, to_yaml
 from toolkit.errors import UserError
@@ -552,7 +555,8 @@ def test_help_and_a_mistyped_flag_are_fast_and_import_no_torch() -> None:
 import json, sys, time
 start = time.perf_counter()
 from toolkit.config.parser import parse
-from toolkit.config.schema import Config, leaves
+from toolkit.config.fields import leaves
+from toolkit.config.schema import Config
 from toolkit.errors import UserError
 for arguments in (["--help"], ["--lr", "1"]):
     try:

@@ -12,7 +12,7 @@ from trial import run_here
 
 from toolkit.config.learning_rates import trained, unusual_rate, with_learning_rate
 from toolkit.config.model import ADAPTERS, LoraConfig
-from toolkit.config.schema import OptimConfig, Rates
+from toolkit.config.optim import OptimConfig, Rates
 from toolkit.config.yaml import read_yaml
 
 

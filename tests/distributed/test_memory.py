@@ -18,7 +18,7 @@ from stopped_runs import BY_HAND
 from trial import Outcome, run_here, run_outside
 
 from toolkit.checkpoint.staging import StagingBuffer
-from toolkit.config.schema import BatchConfig
+from toolkit.config.batch import BatchConfig
 from toolkit.distributed.memory import lack_of, lacks_memory, out_of_memory_message
 from toolkit.distributed.phase import FORWARD_PASS, OPTIMIZER_STEP, PREDICTING, Phase
 from toolkit.output.ledger import read_ledger

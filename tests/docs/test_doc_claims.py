@@ -12,7 +12,7 @@ import pytest
 from doc_pages import headings, rows
 from launching import ROOT
 
-from toolkit.config.schema import leaves
+from toolkit.config.fields import leaves
 from toolkit.config.suggestions import show, suggestion
 from toolkit.config.yaml import as_mapping
 from toolkit.recipe_file import load_recipe

@@ -18,8 +18,8 @@ from doc_pages import PAGES, SHELL, blocks, code_in_lines, commands, named
 from launching import ROOT
 
 from toolkit.cli import command_line
+from toolkit.config.fields import leaves
 from toolkit.config.parser import read
-from toolkit.config.schema import leaves
 from toolkit.config.suggestions import CALLED_ELSEWHERE
 from toolkit.recipe_file import load_recipe
 

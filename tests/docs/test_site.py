@@ -14,7 +14,8 @@ from doc_pages import links
 from launching import ROOT
 
 from toolkit.cli import command_line
-from toolkit.config.schema import Config, leaves
+from toolkit.config.fields import leaves
+from toolkit.config.schema import Config
 
 pytest.importorskip("sphinx", reason="the site needs the extra `docs`")
 DOCS = sorted((ROOT / "docs").glob("*.md"))

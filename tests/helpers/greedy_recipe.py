@@ -12,7 +12,8 @@ from tiny_recipe import Tiny
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from toolkit import Batch, Task, fine_tune
-from toolkit.config.schema import CheckpointConfig, execution
+from toolkit.config.fields import execution
+from toolkit.config.schema import CheckpointConfig
 
 TOO_MUCH = 1 << 46
 """Bytes; no address space has so many left."""

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from tiny_recipe import Tiny
 
 from toolkit import Batch, Task, fine_tune
-from toolkit.config.schema import execution
+from toolkit.config.fields import execution
 from toolkit.distributed.phase import BACKWARD_PASS, FORWARD_PASS
 from toolkit.task import GlobalBatchLoss
 

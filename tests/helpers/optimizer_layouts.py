@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from tiny_recipe import Tiny, TinyModel, task
 
-from toolkit.config.schema import BatchConfig, OptimConfig
+from toolkit.config.batch import BatchConfig
+from toolkit.config.optim import OptimConfig
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start_runtime import start_runtime
 from toolkit.loop import train

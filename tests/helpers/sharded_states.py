@@ -33,7 +33,8 @@ from toolkit.checkpoint.resume import Start
 from toolkit.checkpoint.sharded import check_folder_is_shared, shard_map_of, whole_weights
 from toolkit.checkpoint.state_dict import content_of
 from toolkit.checkpoint.writer import PartWriter, Saver, Writer
-from toolkit.config.schema import Config, OptimConfig
+from toolkit.config.optim import OptimConfig
+from toolkit.config.schema import Config
 from toolkit.distributed.mesh import Strategy
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.shards import all_of, local_of, shard_of

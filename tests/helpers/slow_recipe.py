@@ -30,7 +30,7 @@ from toolkit import (
     UserError,
     fine_tune,
 )
-from toolkit.config.schema import execution
+from toolkit.config.fields import execution
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def losses(outcome: Outcome) -> Sequence[float]:
 
 
 def test_only_the_adapters_are_trained(llama: Path) -> None:
-    from toolkit.config.schema import OptimConfig
+    from toolkit.config.optim import OptimConfig
     from toolkit.optimizer import build_optimizer
 
     config = ModelConfig(name=str(llama), dtype="float64", lora=LoraConfig(rank=4))
@@ -328,7 +328,7 @@ def test_a_new_head_is_trained_beside_the_adapters_and_saved_with_the_whole_mode
 def test_adapters_of_weights_in_16_bits_are_kept_and_trained_in_float32(llama: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
-    from toolkit.config.schema import OptimConfig
+    from toolkit.config.optim import OptimConfig
     from toolkit.optimizer import build_optimizer
 
     config = ModelConfig(name=str(llama), dtype="bfloat16", lora=LoraConfig(rank=4))

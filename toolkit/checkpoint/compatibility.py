@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.config.schema import Config, changes_numbers, is_declared
+from toolkit.config.fields import changes_numbers, is_declared
+from toolkit.config.schema import Config
 from toolkit.config.suggestions import show
 from toolkit.config.yaml import as_mapping, differing
 from toolkit.errors import UserError

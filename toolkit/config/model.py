@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from toolkit.config.schema import at_least, execution
+from toolkit.config.fields import at_least, execution
 
 Trained = Literal["new", "pretrained", "adapters"]
 Dtype = Literal["float32", "float64", "bfloat16"]

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import takewhile
 from typing import Any
 
+from toolkit.config.fields import leaves
 from toolkit.config.help import help_parser
-from toolkit.config.schema import AnyConfig, Config, leaves
+from toolkit.config.schema import AnyConfig, Config
 from toolkit.config.stray_words import has_long_dash, split_value, stray_word
 from toolkit.config.suggestions import is_called_elsewhere, nearest, show, suggestion
 from toolkit.config.values import NotFiniteError, allowed, as_type, remedy, takes

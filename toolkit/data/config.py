@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from toolkit.config.schema import at_least, execution, locates
+from toolkit.config.fields import at_least, execution, locates
 from toolkit.data.held_out import held_out_rows
 from toolkit.errors import UserError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from toolkit.config.schema import OptimConfig
+from toolkit.config.optim import OptimConfig
 from toolkit.data.loader import LoadedMicroBatch
 from toolkit.errors import UserError
 from toolkit.loop import train_step

@@ -6,7 +6,8 @@ from itertools import pairwise
 from typing import Any
 
 from toolkit.checkpoint.compatibility import LENGTH
-from toolkit.config.schema import Config, changes_numbers, is_declared
+from toolkit.config.fields import changes_numbers, is_declared
+from toolkit.config.schema import Config
 from toolkit.config.suggestions import show
 from toolkit.config.yaml import as_mapping, differing, flatten
 from toolkit.output.run_folder import step_of

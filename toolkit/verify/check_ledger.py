@@ -8,7 +8,9 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
-from toolkit.config.schema import BatchConfig, Config, OptimConfig
+from toolkit.config.batch import BatchConfig
+from toolkit.config.optim import OptimConfig
+from toolkit.config.schema import Config
 from toolkit.config.suggestions import show
 from toolkit.config.yaml import flatten
 from toolkit.data.order import ShuffledOrder, mix64

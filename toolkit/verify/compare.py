@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.config.schema import Config, changes_numbers
+from toolkit.config.fields import changes_numbers
+from toolkit.config.schema import Config
 from toolkit.config.suggestions import show
 from toolkit.config.yaml import differing
 from toolkit.errors import UserError

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from toolkit.config.fields import at_least, locates
 from toolkit.config.model import ModelConfig
-from toolkit.config.schema import at_least, locates
 from toolkit.data.columns import find_column, plain_name
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
 from toolkit.data.label_reading import is_list, is_text

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.config.schema import at_least, locates
+from toolkit.config.fields import at_least, locates
 from toolkit.data.columns import LABEL_NAMES, find_column
 from toolkit.data.config import DataConfig, embedded_splits
 from toolkit.data.label_reading import kind_of, read_labels

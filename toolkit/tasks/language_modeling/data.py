@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from toolkit.config.schema import at_least, locates
+from toolkit.config.fields import at_least, locates
 from toolkit.data.columns import TEXT_NAMES, find_column, look_like_data
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
 from toolkit.data.endings import format_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.config.schema import at_least, locates
+from toolkit.config.fields import at_least, locates
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
 from toolkit.data.labels import Array
 from toolkit.data.reading import Checked, DataRead, hold_out, usable_rows

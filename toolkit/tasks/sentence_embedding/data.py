@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from toolkit.config.schema import at_least, locates
+from toolkit.config.fields import at_least, locates
 from toolkit.data.columns import Columns
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
 from toolkit.data.label_reading import comma_number, is_list, kind_of

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from toolkit.config.schema import at_least, locates
+from toolkit.config.fields import at_least, locates
 from toolkit.data.config import DataConfig, split_rows
 from toolkit.data.reading import counts_line, hold_out, listed, usable_rows
 from toolkit.errors import UserError

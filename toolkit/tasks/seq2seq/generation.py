@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from toolkit.config.schema import at_least
+from toolkit.config.fields import at_least
 from toolkit.task import Batch
 
 

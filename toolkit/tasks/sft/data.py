@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from toolkit.config.fields import at_least, locates
 from toolkit.config.model import ModelConfig
-from toolkit.config.schema import at_least, locates
 from toolkit.data.config import DataConfig, embedded_splits, split_rows
 from toolkit.data.reading import DataRead, counts_line, hold_out, row_numbers, usable_rows
 from toolkit.data.sources import Splits

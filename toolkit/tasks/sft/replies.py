@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from toolkit.config.schema import at_least
+from toolkit.config.fields import at_least
 from toolkit.data.labels import Array
 from toolkit.data.reading import row_numbers
 from toolkit.errors import UserError

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from toolkit.config.schema import at_least, locates
+from toolkit.config.fields import at_least, locates
 from toolkit.data.columns import find_column, find_columns
 from toolkit.data.config import DataConfig, embedded_splits
 from toolkit.data.label_reading import comma_number, is_text, kind_of

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from toolkit.config.fields import at_least, locates
 from toolkit.config.loss import LossConfig
-from toolkit.config.schema import at_least, locates
 from toolkit.data.columns import find_column
 from toolkit.data.config import DataConfig, embedded_splits
 from toolkit.data.formats.header import NoHeaderError
