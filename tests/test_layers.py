@@ -18,6 +18,7 @@ ORDER = """
     predict
     recipe_command
     run export_command
+    finish
     run_folder_claim run_record evaluate_only recipe_file
     best_weights
     loop out_of_memory

@@ -217,7 +217,7 @@ def test_an_end_that_fails_late_is_done_again_alone(error: BaseException, tmp_pa
 
 def test_an_evaluation_that_could_not_be_written_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("toolkit.run.write_evaluation", failing(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+        patched.setattr("toolkit.finish.write_evaluation", failing(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
         run(tmp_path / "run", *REHEARSED).told("make room or repair it, then start the same command again")
     run(tmp_path / "run").done()
     assert numbers(tmp_path / "run") == undisturbed()

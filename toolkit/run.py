@@ -1,48 +1,42 @@
 """A run from its settings to its result, together with all other processes of it; `toolkit/recipe_command.py` is around
 it."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-
-from toolkit.best_weights import Exported, best_is_there, evaluations_of, never_best, settle_exported
+from toolkit.best_weights import best_is_there
 from toolkit.checkpoint.compatibility import check_data
 from toolkit.checkpoint.exchange import Exchange
-from toolkit.checkpoint.format import retire
 from toolkit.checkpoint.load import load_checkpoint
 from toolkit.checkpoint.resume import Start, choose_start
 from toolkit.checkpoint.sharded import check_folder_is_shared, shard_map_of
-from toolkit.checkpoint.staging import in_bytes
 from toolkit.checkpoint.writer import PartWriter, Saver, newest_name
 from toolkit.config.learning_rates import with_learning_rate
 from toolkit.config.schema import AnyConfig, Config
 from toolkit.distributed.launch import launched
 from toolkit.distributed.memory import OutOfMemoryError, lack_of, lacks_memory, out_of_memory_message
-from toolkit.distributed.phase import PREPARING, WRITING
+from toolkit.distributed.phase import PREPARING
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start_runtime import start_runtime
 from toolkit.errors import DONE, STOPPED, LoneUserError, Preempted, SharedUserError, UserError
 from toolkit.evaluate_only import evaluate_only
+from toolkit.finish import finish
 from toolkit.loop import train
 from toolkit.metric_choice import with_metrics
 from toolkit.models.compiled import compiling_explained
 from toolkit.models.parameters import weights_of
-from toolkit.optimizer import exported_weights
-from toolkit.output.console import Console, Display, clock
-from toolkit.output.evaluation_file import Evaluation, evaluation_of, weights_of_training, write_evaluation
+from toolkit.output.console import Console, Display
+from toolkit.output.evaluation_file import Evaluation, evaluation_of, weights_of_training
 from toolkit.output.ledger import Ledger
-from toolkit.output.meters import arithmetic_of, described, device_peak, forget_peak, host_peak, peak_flops
+from toolkit.output.meters import forget_peak
 from toolkit.output.provenance import changes, provenance
-from toolkit.output.result import Result, early_end, print_result
-from toolkit.output.run_folder import RunFolder, bytes_in, explain_disk_errors, now
-from toolkit.prepare import prepare, whole_model
-from toolkit.printed_plan import plan, warnings_of, worse_than
-from toolkit.rehearsal.end_of_run import in_words, look_ahead, results_for_export, try_evaluation
+from toolkit.output.result import Result, print_result
+from toolkit.output.run_folder import RunFolder, now
+from toolkit.prepare import prepare
+from toolkit.printed_plan import plan, warnings_of
+from toolkit.rehearsal.end_of_run import look_ahead, try_evaluation
 from toolkit.rehearsal.settled_cut import known_cut
 from toolkit.run_folder_claim import claim, nothing_to_do, rate_begun_with
 from toolkit.run_record import RunRecord
@@ -289,112 +283,3 @@ def writing(state: TrainState, start: Start, folder: RunFolder, console: Console
     finally:
         saver.wait()
         ledger.close()
-
-
-def finish(state: TrainState, start: Start, evaluation: Evaluation, record: RunRecord, console: Console) -> Result:
-    """Save the trained model, write down the result, and print it.
-
-    Raises:
-        UserError: the model can't be saved; the same command tries it again, and does nothing else again.
-    """
-    runtime, folder = state.runtime, record.folder
-    runtime.phase(WRITING, patient=True)
-    exported = settle_exported(state, evaluation, folder)
-    evaluation = exported.evaluation
-    other = exported.step if exported.step != state.step else None
-    result = Result(evaluation.metrics, evaluation.baseline, state.step, folder.path, evaluation.undefined, other)
-    found = [never_best(state, evaluation), worse_than(result.baseline, result.metrics)]
-    state.warnings += (warnings := [warning for warning in found if warning])
-    meters = measured(state)
-
-    def write() -> None:
-        with explain_disk_errors(folder.path):
-            write_results(state, exported, folder, trained)
-            record.finish(state, exported, meters)
-            if state.config.checkpoint.keep == 0:
-                # Only now: until the run was finished they were what it could go on from.
-                retire(folder.checkpoints, 0, [])
-
-    with exported_weights(state.config, state.model, state.optimizer.optimizer):
-        trained = whole_model(state) if state.task.export is not None else None
-        runtime.on_main(write)
-    seconds = time.monotonic() - record.started - record.preparing
-    console.print(
-        f"trained {state.step - start.step:,} steps in {clock(seconds)} (and {clock(record.preparing)} to prepare)"
-        + (f"; {state.skipped} step(s) left the weights alone, see `skipped` in the ledger" if state.skipped else "")
-    )
-    if state.step < state.total_steps:
-        console.print(f"ended {early_end(state.step, state.total_steps, state.since_best, state.best_step)}")
-    if state.step > start.step:
-        console.summary("", described(meters))
-    print_result(result, console)
-    if runtime.is_main:
-        console.summary("", {"on disk": on_disk(folder), "a page": f"toolkit report {folder.path}"})
-    for warning in warnings:
-        console.print(f"\nwarning: {warning}")
-    return result
-
-
-def on_disk(folder: RunFolder) -> str:
-    """Return what a finished run takes on the disk, in words."""
-    model, checkpoints = bytes_in(folder.model_folder), bytes_in(folder.checkpoints)
-    more = "; --checkpoint.keep 0 keeps none of a finished run" if checkpoints else ""
-    return f"{in_bytes(model)} of the model, {in_bytes(checkpoints)} of checkpoints{more}"
-
-
-def measured(state: TrainState) -> dict[str, float | None]:
-    """Return the meters of this start by name, in the main process; the memory is that of the process with most of
-    it."""
-    runtime = state.runtime
-    memory = runtime.gather((host_peak(), device_peak(runtime.device))) or [(0, None)]
-    name = torch.cuda.get_device_name(runtime.device) if runtime.device.type == "cuda" else ""
-    peak = state.config.log.peak_flops or peak_flops(name, arithmetic_of(state.model, runtime.precision))
-    return {
-        **state.output.meters.as_json(peak, runtime.size),
-        "host_memory": max(host for host, _ in memory),
-        "device_memory": max((device for _, device in memory if device is not None), default=None),
-    }
-
-
-def write_results(state: TrainState, exported: Exported, folder: RunFolder, trained: Any) -> None:
-    """Write evaluation and model, in the main process. The record comes after: a run that says finished has its model.
-
-    Raises:
-        UserError: the model can't be saved.
-    """
-    task, saver, evaluation = state.task, state.output.writer, exported.evaluation
-    state.output.wait()
-    folder.check_is_there()
-    assert isinstance(saver, Saver)
-    saver.retire(state.best_step)
-    weights = weights_of_training(exported.step, exported.seal, state.config.exports_average)
-    if task.data.evaluate is not None and evaluation_of(folder.path, weights) is None:
-        data = {"samples": len(task.data.evaluate), "digest": state.data.get("evaluate")}
-        write_evaluation(folder.path, evaluation, weights, data)
-    if task.export is None or trained is None:
-        return
-    export = task.export
-    results = results_for_export(
-        task,
-        state.config,
-        evaluation.metrics,
-        evaluation.baseline,
-        exported.step,
-        evaluation.details,
-        folder.record(),
-        state.rule,
-        evaluations_of(folder),
-        state.warnings,
-    )
-    try:
-        folder.write_model(lambda path: export(trained, path, results))
-    except (UserError, OSError, SafetensorError):
-        raise
-    except Exception as error:
-        if lacks_memory(error):
-            raise
-        raise UserError(
-            f"training and evaluation are done, and to save the model failed: {in_words(error)}. The checkpoint of "
-            f"step {state.step:,} is sealed: mend this, then the same command saves the model, and does nothing else "
-            "again"
-        ) from error

@@ -5,6 +5,7 @@ chain breaks there. A checkpoint holds the link that the ledger had when it was 
 """
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -163,7 +164,9 @@ def as_text(row: LedgerRow) -> str:
 
 
 def finite_or_none(value: Any) -> Any:
-    """Return a value with null in place of numbers that are not finite."""
-    if isinstance(value, dict):
+    """Return a value with null in place of numbers that are not finite, wherever they stand in it."""
+    if isinstance(value, Mapping):
         return {key: finite_or_none(entry) for key, entry in value.items()}
-    return None if isinstance(value, float) and not (-float("inf") < value < float("inf")) else value
+    if isinstance(value, list | tuple):
+        return [finite_or_none(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,13 +2,13 @@
 
 import csv
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from toolkit.output.ledger import finite_or_none
 from toolkit.predict.rows import Seen
 from toolkit.predictor import Row
 
@@ -119,15 +119,7 @@ def json_of(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, default=as_json, allow_nan=False)
     except ValueError:
-        return json.dumps(_with_nulls(value), ensure_ascii=False, default=as_json)
-
-
-def _with_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _with_nulls(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_nulls(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return json.dumps(finite_or_none(value), ensure_ascii=False, default=as_json)
 
 
 def as_json(value: Any) -> str:

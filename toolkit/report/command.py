@@ -1,7 +1,6 @@
 """`toolkit report`: the page of a run in its folder, or of several runs side by side."""
 
 import json
-import math
 import re
 import time
 from collections.abc import Sequence
@@ -11,9 +10,11 @@ from typing import Any
 
 from toolkit.errors import UserError, require
 from toolkit.output.console import Console
+from toolkit.output.ledger import finite_or_none
 from toolkit.output.provenance import versions
 from toolkit.output.run_folder import write_whole
-from toolkit.report.page import Page, page_of
+from toolkit.report.page import page_of
+from toolkit.report.parts import Page
 from toolkit.report.saved import SavedRun, read_run
 from toolkit.report.side_by_side import side_by_side
 
@@ -79,7 +80,7 @@ def html(page: Page) -> str:
     # Everything from a run is escaped; in JSON a sign may stand as its number.
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=False)
     environment.filters["json"] = lambda spec: in_script(
-        json.dumps(without_nan(spec), separators=(",", ":")).replace("<", r"\u003c")
+        json.dumps(finite_or_none(spec), separators=(",", ":")).replace("<", r"\u003c")
     )
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     made_by = versions()["finetune-toolkit"]
@@ -91,15 +92,6 @@ def library() -> Any:
     """Return the library that draws the charts in a browser, as a script."""
     vega = require("vl_convert", "report", "a report")
     return in_script(vega.javascript_bundle(vl_version=VEGA_LITE))
-
-
-def without_nan(value: Any) -> Any:
-    """Return what is to become JSON without numbers that it can't hold, which a damaged file may bring."""
-    if isinstance(value, dict):
-        return {key: without_nan(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def in_script(script: str) -> Any:

@@ -1,19 +1,18 @@
 """What stands on the page of a run, section by section; `report.html.jinja` lays it out."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from toolkit.output.console import clock
 from toolkit.output.meters import described
-from toolkit.output.run_folder import now
 from toolkit.report import charts, pictures
 from toolkit.report.charts import Chart, number
 from toolkit.report.curves import curves_of, thinned
+from toolkit.report.parts import Item, Page, Samples, Table, made, sections_of
 from toolkit.report.saved import SavedRun
 from toolkit.verify.evidence import starts_of
 
@@ -23,52 +22,6 @@ DRAWN = 8
 """Metrics that are drawn; the table has all."""
 LONG = 600
 """Characters of a text on the page; a longer one is cut in the middle."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table with a title."""
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
-    folded: bool = False
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Evaluated samples, each by name and value."""
-
-    title: str
-    rows: Sequence[Mapping[str, str]]
-    folded: bool = False
-
-
-Item = Table | Chart | Samples
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page, with what is in it in this order."""
-
-    title: str
-    items: list[Item]
-
-
-@dataclass(frozen=True)
-class Page:
-    """Everything that the template is given."""
-
-    title: str
-    status: str
-    lead: str
-    """A sentence below the title."""
-    tiles: Sequence[tuple[str, str, str]]
-    """Name, figure, and what to hold it against."""
-    alerts: Sequence[str]
-    sections: Sequence[Section]
-    made: str = field(default_factory=now)
 
 
 def page_of(run: SavedRun) -> Page:
@@ -86,37 +39,6 @@ def page_of(run: SavedRun) -> Page:
     figures = made("the figures at the top", partial(tiles, run), list[tuple[str, str, str]](), damage)
     told = made("the warnings", partial(alerts, run), list(run.remarks), damage)
     return Page(run.name, run.status, top, figures, [*damage, *told], sections)
-
-
-def sections_of(parts: Mapping[str, Callable[..., Iterable[Item]]], damage: list[str], *of: Any) -> list[Section]:
-    """Return the sections that have anything in them."""
-    found = {
-        title: made(f"the part {title!r}", partial(as_list, part, *of), list[Item](), damage)
-        for title, part in parts.items()
-    }
-    return [Section(title, items) for title, items in found.items() if items]
-
-
-Made = TypeVar("Made")
-DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What values of another kind than a run writes may raise."""
-
-
-def made(what: str, make: Callable[[], Made], otherwise: Made, damage: list[str]) -> Made:
-    """Return a part of the page, or something else where the files of the run hold what no run writes."""
-    try:
-        return make()
-    except DAMAGE as error:
-        damage.append(
-            f"{what} can't be shown: run.json, evaluation.json or the ledger is damaged, or of another version "
-            f"({type(error).__name__}); `toolkit verify` says more"
-        )
-        return otherwise
-
-
-def as_list(part: Callable[..., Iterable[Item]], *of: Any) -> list[Item]:
-    """Return all of a part of the page."""
-    return list(part(*of))
 
 
 def lead(run: SavedRun) -> str:

@@ -10,17 +10,8 @@ from toolkit.output.console import clock
 from toolkit.report import charts
 from toolkit.report.charts import Chart, number
 from toolkit.report.curves import Curve, curves_of, thinned
-from toolkit.report.page import (
-    DRAWN,
-    Page,
-    Table,
-    alerts,
-    latest_metrics,
-    made,
-    sections_of,
-    shown,
-    topology_text,
-)
+from toolkit.report.page import DRAWN, alerts, latest_metrics, shown, topology_text
+from toolkit.report.parts import Page, Table, made, sections_of
 from toolkit.report.saved import SavedRun
 from toolkit.verify.compare import compare
 from toolkit.verify.evidence import starts_of
