@@ -3,32 +3,34 @@
     python benchmarks/gpu.py
         all of it; the table on stdout, each row on stderr as it is found; no command takes longer than --limit seconds
     python benchmarks/gpu.py --only precision fsdp2
-        a part of it: precision, fsdp2, recipes, host, memory, refused, notebook
+        a part of it: precision, fsdp2, zero, recipes, host, memory, refused, notebook
 
     precision   one_gpu.yaml without mixed precision, under bf16, and under fp16: loss beside float32, speed, memory
     fsdp2       fsdp2_one_node.yaml without mixed precision, whose numbers have to be those of one_gpu.yaml; under bf16;
                 with offload, also where one process builds the model for all; and with activations checkpointed
+    zero        deepspeed_zero2.yaml and deepspeed_zero3.yaml in the same way, and stage 3 with offload; where
+                DeepSpeed is installed
     recipes     where a step of each recipe's own loss first makes the host wait: nowhere
     host        threads with and without offload; whether batches and the copy for a checkpoint lie in pinned memory,
                 how much that takes beside what the plan says, and what is told where none can be pinned; the time-out
                 of process groups
     memory      a training and an evaluation that ask for more memory than the GPU has, and then the same command with
                 what the message says
-    refused     torch.compile and DeepSpeed: the messages (of exit code 2 the launcher makes 1)
+    refused     torch.compile: the message (of exit code 2 the launcher makes 1)
     notebook    notebooks/debug_on_one_gpu.ipynb from top to bottom
 
 Each training goes on for some steps in which every wait of the host for the GPU is an error
 (`torch.cuda.set_sync_debug_mode`); the column "waits" names the line of the first one: there must be none, but where
-the optimizer is offloaded.
+the optimizer is offloaded and under DeepSpeed, which looks at each norm.
 
 One GPU is enough; what takes two (a model that another process builds, the time-out of groups) is said to be not run
 where there is one. Needs torch, accelerate, transformers, numpy, safetensors, rich, psutil, pyyaml and filelock, and
-the project's folder, which need not be installed. The recipes are run as they are where datasets, evaluate,
-scikit-learn and Pillow are installed, or else by their loss and collation alone, and their rows say so.
-The notebook needs the whole project (`pip install -e .`) and nbclient, nbformat, ipykernel and matplotlib; where one is
-missing its row says so. Exits with 2 where there is no GPU, and with 1 if a command failed that should not, one that
-should was not refused, a step waits that should not, a promise about the host does not hold, or FSDP2 in float32 is
-further than 1e-4 from one GPU.
+the project's folder, which need not be installed. The recipes are run as they are where datasets, evaluate, scikit-
+learn and Pillow are installed, or else by their loss and collation alone, and their rows say so. The notebook needs
+the whole project (`pip install -e .`) and nbclient, nbformat, ipykernel and matplotlib; where one is missing its row
+says so. Exits with 2 where there is no GPU, and with 1 if a command failed that should not, one that should was not
+refused, a step waits that should not, a promise about the host does not hold, or FSDP2 or ZeRO in float32 is further
+than 1e-4 from one GPU.
 """
 
 import argparse
@@ -64,8 +66,12 @@ NEEDED_BY_NOTEBOOK = (
     "sklearn",
 )
 # The twins of the launch files with which the script itself is tried where there is no GPU.
-TWINS = {"one_gpu": "cpu", "fsdp2_one_node": "cpu_fsdp2"}
-PARTS = ["precision", "fsdp2", "recipes", "host", "memory", "refused", "notebook"]
+TWINS = {
+    "one_gpu": "cpu",
+    "fsdp2_one_node": "cpu_fsdp2",
+    **{f"deepspeed_zero{n}": f"cpu_deepspeed_zero{n}" for n in (2, 3)},
+}
+PARTS = ["precision", "fsdp2", "zero", "recipes", "host", "memory", "refused", "notebook"]
 COLUMNS = ["command", "last loss", "beside float32", "weights beside float32", "steps/s", "peak GB", "waits"]
 
 
@@ -108,6 +114,14 @@ FSDP2 = [
         "FSDP2, float32, checkpointing", "fsdp2_one_node", "no", ["--fsdp_activation_checkpointing", "true"], exact=True
     ),
     Run("FSDP2, bf16, checkpointing", "fsdp2_one_node", "bf16", ["--fsdp_activation_checkpointing", "true"]),
+]
+ON_HOST = ["--offload_optimizer_device", "cpu", "--offload_param_device", "cpu"]
+ZERO = [
+    Run("ZeRO 2, float32", "deepspeed_zero2", "no", exact=True, waits=True),
+    Run("ZeRO 2, bf16", "deepspeed_zero2", "bf16", waits=True),
+    Run("ZeRO 3, float32", "deepspeed_zero3", "no", exact=True, waits=True),
+    Run("ZeRO 3, bf16", "deepspeed_zero3", "bf16", waits=True),
+    Run("ZeRO 3, float32, offload", "deepspeed_zero3", "no", ON_HOST, exact=True, waits=True),
 ]
 
 
@@ -188,8 +202,9 @@ def main() -> None:
     with TemporaryDirectory() as scratch:
         bench = Bench(Path(scratch), on_gpu, arguments.steps, "real" if on_gpu else "tiny", arguments.limit)
         found: list[Iterator[list[str]]] = []
-        if "precision" in wanted or "fsdp2" in wanted:
+        if {"precision", "fsdp2", "zero"} & set(wanted):
             runs = [*(PRECISION if "precision" in wanted else PRECISION[:1]), *(FSDP2 if "fsdp2" in wanted else [])]
+            runs += ZERO if "zero" in wanted else []
             found.append(training_row(bench, run) for run in runs)
         if "recipes" in wanted:
             found.append(recipe_rows(bench))
@@ -217,6 +232,8 @@ def training_row(bench: Bench, run: Run) -> list[str]:
     """Run one training and return its row; the first one of float32 is what the others are held against."""
     if run.processes > bench.gpus:
         return row_of(run.name, f"not run: it takes {run.processes} GPUs, and here is {bench.gpus}")
+    if run in ZERO and importlib.util.find_spec("deepspeed") is None:
+        return row_of(run.name, "not run: deepspeed is not installed")
     weights = bench.scratch / ("others.pt" if bench.float32 else "float32.pt")
     words = ["--mixed_precision", run.precision, *run.more, "--", "--weights", str(weights)]
     done = bench.launch(run.file, *words, processes=run.processes)
@@ -316,8 +333,6 @@ def refusals(bench: Bench) -> Iterator[list[str]]:
     """Yield a row with the message for each thing that is refused by name."""
     cases = {
         "torch.compile": (["--dynamo_backend", "inductor"], {}),
-        # As a DeepSpeed launch leaves it; `--use_deepspeed` itself would need the package.
-        "DeepSpeed": ([], {"ACCELERATE_USE_DEEPSPEED": "true"}),
     }
     for name, (words, environment) in cases.items():
         done = bench.launch("one_gpu", *words, **environment)

@@ -20,7 +20,7 @@ from functools import partial
 from toolkit import Batch, Config, Task, fine_tune
 from toolkit.config.loss import LossConfig
 from toolkit.config.model import ModelConfig
-from toolkit.details import RIGHT_WORDS, tag_details
+from toolkit.details import RIGHT_WORDS
 from toolkit.losses import NOT_COUNTED, logits_of
 from toolkit.models.export import pretrained_folder
 from toolkit.models.heads import labels_of_head, saved_labels
@@ -28,6 +28,7 @@ from toolkit.models.load import TOKEN_CLASSIFIER, load_model
 from toolkit.models.tiny import encoder
 from toolkit.models.tokenizer import ENCODER, tokenizer
 from toolkit.tasks.token_classification.data import TaggedTexts
+from toolkit.tasks.token_classification.details import tag_details
 from toolkit.tasks.token_classification.metrics import named_tag_metrics, tag_metrics
 from toolkit.tasks.token_classification.windows import pad_words, prepare_for_words
 
@@ -79,7 +80,7 @@ def task(config: Tag) -> Task:
         postprocess=partial(sentences.postprocess, data.evaluate),
         metrics=tag_metrics(sentences.kind),
         named_metrics=named_tag_metrics(sentences.kind, sentences.labels),
-        details=tag_details,
+        details=tag_details(sentences.kind),
         quality=RIGHT_WORDS,
         show=sentences.show,
         decode=tokens.decode,

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
+from launching import start_copies
 from recipe_layouts import load_recipe
 
 import toolkit  # noqa: F401 (sets what the libraries read when they are loaded)
@@ -30,6 +31,7 @@ for variable in tuple(os.environ):
     if variable.startswith("ACCELERATE_") or variable.endswith(("RANK", "WORLD_SIZE")):
         os.environ.pop(variable, None)
 
+start_copies()
 pytest.register_assert_rewrite("trial")
 ROOT = Path(__file__).parents[1]
 WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five", "six", "seven"]

@@ -182,7 +182,7 @@ def test_the_count_is_of_evaluations_in_a_row(tmp_path: Path) -> None:
     assert rises > 3, "or patience would not be tried"
 
 
-def test_any_checkpoint_is_exported(tmp_path: Path) -> None:
+def test_any_checkpoint_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = run(tmp_path / "run", *RISING, "--checkpoint.every", "5", "--checkpoint.keep", "9").done().folder
     found, best, saved = losses(folder), best_of(losses(folder)), numbers(folder)
     command_here("export", folder, "--step", "15").done().says("saved the model of step 15")
@@ -199,6 +199,12 @@ def test_any_checkpoint_is_exported(tmp_path: Path) -> None:
     command_here("export", tmp_path).told("is no run folder")
     command_here("export", folder, "--recipe", folder / "config.yaml").told("is no Python file")
     assert state_of(folder) == before
+    # Folders are told as they were typed.
+    monkeypatch.chdir(tmp_path)
+    told = command_here("export", "run", "--step", "10").done()
+    told.says("saved the model of step 10, from run/checkpoints/step-000010\n", "  model  run/model\n")
+    refused = command_here("export", "run", "--step", "14").told("run has no checkpoint of step 14")
+    assert str(tmp_path) not in told.output + refused.errors
 
 
 def test_a_run_that_is_not_finished_is_exported(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from resuming import run
 from tiny_recipe import Tiny
 from tiny_recipe import task as tiny_task
 
-from toolkit.details import class_details, label_details, number_details, tag_details, words_in_common
+from toolkit.details import class_details, label_details, number_details, words_in_common
 from toolkit.evaluation_quality import by_length
 from toolkit.task import Quality, Task
 
@@ -65,8 +65,5 @@ def test_details_of_other_tasks() -> None:
         {"label": "a", "found": 1, "missed": 0, "wrong": 1},
         {"label": "b", "found": 1, "missed": 1, "wrong": 0},
     ]
-    tags = tag_details([["B-x", "I-x", "O"]], [["B-x", "B-y", "O"]])["confusion"]
-    named = [(tags["labels"][a], tags["labels"][b], n) for a, b, n in tags["counts"]]
-    assert sorted(named) == [("O", "O", 1), ("x", "x", 1), ("y", "x", 1)]
     assert number_details([1.5, float("nan")], [1.0, 2.0])["points"] == [[1.0, 1.5], [2.0, None]]
     assert words_in_common("A cat sat", ["the cat sat", "no"], None) == 2 / 3

@@ -26,6 +26,7 @@ ORDER = """
     rehearsal
     printed_plan
     evaluation evaluation_scores evaluation_order evaluation_metrics evaluation_quality
+    pipelined_step
     grad_cache
     train_state step_log best_evaluation flop_count
     tasks

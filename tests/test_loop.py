@@ -161,7 +161,8 @@ def test_an_error_of_one_process_speaks_and_ends_all(tmp_path: Path) -> None:
 def test_a_step_that_fp16_skips_is_counted_and_the_run_goes_on() -> None:
     """The gradient scaler tries a loss scale that is too large now and then; no accelerator is needed to see the
     rule."""
-    runtime: Any = SimpleNamespace(precision="fp16", phase=PhaseTracker(), device=torch.device("cpu"))
+    device = torch.device("cpu")
+    runtime: Any = SimpleNamespace(precision="fp16", phase=PhaseTracker(), device=device, devices=(device,))
     nothing: Any = None
     order = ShuffledOrder(45, 8, 0)
     model = Network()

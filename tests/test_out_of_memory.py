@@ -4,7 +4,6 @@
 import json
 import random
 import resource
-import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from lacking_recipe import Lacking, task
-from launching import ROOT, clean_environment, launch
+from launching import ROOT, begin, clean_environment, launch
 from safetensors.torch import load_file
 from stopped_runs import BY_HAND
 from trial import Outcome, run_here
@@ -86,16 +85,10 @@ def test_a_loss_over_the_whole_global_batch(tmp_path: Path) -> None:
 def in_two_processes(folder: Path, *flags: str) -> list[str]:
     """Run the recipe in two processes that are started by hand, and return what each printed."""
     started = [
-        subprocess.Popen(
-            [*command, str(RECIPE), *SHORT, "--output", str(folder), *flags],
-            env=clean_environment(**environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        begin([*command, RECIPE, *SHORT, "--output", folder, *flags], clean_environment(**environment))
         for command, environment in BY_HAND.commands()
     ]
-    said = [process.communicate(timeout=120)[0] for process in started]
+    said = ["".join(process.communicate(timeout=120)) for process in started]
     assert [process.returncode for process in started] == [0, 0], said
     return said
 

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_tag
 import torch
 from launching import ROOT, launch, python
 from recipe_layouts import DROPOUT, RECIPES, WEIGHTED, config_class, load_recipe, small_arguments
 from resuming import rows_of
 from safetensors.torch import load_file
 from trial import run_here
+
+from toolkit.tasks.token_classification.entities import OUTCOMES
 
 SCRIPT = ROOT / "tests" / "helpers" / "recipe_layouts.py"
 MICRO = 3
@@ -64,6 +67,21 @@ def test_a_reader_is_shown_the_same_samples(layouts: Layouts, name: str) -> None
     assert expected
     assert [example["sample"] for example in found] == [example["sample"] for example in expected]
     assert [sorted(example) for example in found] == [sorted(example) for example in expected]
+
+
+@pytest.mark.parametrize("name", ["classify", "classify-several", "classify_images", "tag"])
+def test_what_the_report_counts_does_not_depend_on_processes(layouts: Layouts, name: str) -> None:
+    expected = layouts[f"{name} None on one"]["details"]
+    assert expected
+    assert layouts[f"{name} {MICRO} on one"]["details"] == layouts[f"{name} {MICRO} on two"]["details"] == expected
+
+
+def test_each_entity_is_counted_once(layouts: Layouts) -> None:
+    counted = layouts[f"tag {MICRO} on two"]["details"]["entities"]
+    wanted = [tag for _, tags in small_tag.sentences(11, 1) for tag in tags]
+    for row in counted:
+        assert sum(row[how] for how in OUTCOMES if how != "spurious") == wanted.count(f"B-{row['type']}") > 0
+    assert sum(row[how] for row in counted for how in OUTCOMES if how != "exact") > 0
 
 
 @pytest.fixture(scope="module", params=[*RECIPES, *WEIGHTED[:1]])

@@ -54,7 +54,7 @@ def function(
     if own.trial is not None or not known or not own.callers:
         options: Any = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
         return torch_attention(query, key, value, attn_mask, **options)
-    drop = drop_of(own.callers[-1], dropout_p, own, query.shape[1])
+    drop = drop_of(own.callers[-1], dropout_p, own, query)
     return in_plain_sight(query, key, value, scale, is_causal, attn_mask, None, drop)
 
 
@@ -141,11 +141,11 @@ def of_samples(attend: Callable[..., Attended]) -> Callable[..., Attended]:
                 return attend(module, query, key, value, attention_mask, **given)
             causal = attention_mask is None and query.shape[2] > 1 and asks_causal(module, is_causal)
             bias = options.get("position_bias")
-            drop = drop_of(module, dropout, own, query.shape[1])
+            drop = drop_of(module, dropout, own, query)
             out = in_plain_sight(query, *repeated(module, key, value), scaling, causal, attention_mask, bias, drop)
             return out.transpose(1, 2), None
         causal, window = asks_causal(module, is_causal), options.get("sliding_window")
-        inside = drop_of(module, dropout, own, query.shape[1]) if drops else None
+        inside = drop_of(module, dropout, own, query) if drops else None
         return inside_rows(query, *repeated(module, key, value), own.end_to_end, scaling, causal, window, inside), None
 
     return attended
@@ -164,14 +164,15 @@ def repeated(module: Any, key: torch.Tensor, value: torch.Tensor) -> tuple[torch
     return key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
 
 
-def drop_of(module: Any, rate: float, own: Layout, heads: int) -> WeightDropout:
-    """Return what drops out the weights of a module's attention.
+def drop_of(module: Any, rate: float, own: Layout, query: torch.Tensor) -> WeightDropout:
+    """Return what drops out the weights of a module's attention, given queries of (rows, heads, tokens, features).
 
     The heads are counted over all processes that share a layer.
     """
+    heads = query.shape[1]
     all_heads = getattr(getattr(module, "config", None), "num_attention_heads", heads)
     first = own.part * heads if heads < all_heads else 0
-    return WeightDropout(one_more(by_row(own, getattr(module, NUMBER)), heads, first), rate)
+    return WeightDropout(one_more(by_row(own, getattr(module, NUMBER), query.device), heads, first), rate)
 
 
 def in_plain_sight(

@@ -150,8 +150,8 @@ class Layout:
     """Whether activations are computed again, and `calls` is what it was when they were computed first."""
     trial: Trial | None = None
     """Set while a model is tried."""
-    hashes: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)
-    """What dropout has made of the keys, to be used again."""
+    hashes: dict[tuple[str, int, torch.device], torch.Tensor] = field(default_factory=dict)
+    """What dropout has made of the keys, to be used again, by the device that it lies on."""
 
     @property
     def rows(self) -> int:
@@ -160,10 +160,14 @@ class Layout:
             return self.keys.rows
         return 0 if self.keys is None else len(self.keys) - 1
 
-    def made_keys(self) -> torch.Tensor:
-        """Return the keys, of a batch that has any."""
+    def made_keys(self, device: torch.device) -> torch.Tensor:
+        """Return the keys, of a batch that has any, on a device: layers may lie on several (`model.device_map`)."""
         assert self.keys is not None
-        return self.keys.made if isinstance(self.keys, LateKeys) else self.keys
+        place = "keys", 0, device
+        if place not in self.hashes:
+            made = self.keys.made if isinstance(self.keys, LateKeys) else self.keys
+            self.hashes[place] = made.to(device, non_blocking=True)
+        return self.hashes[place]
 
 
 _now = Layout()

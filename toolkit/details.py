@@ -12,7 +12,6 @@ from toolkit.task import Quality
 Array = np.ndarray[Any, Any]
 Scores = Mapping[str, float] | None
 Details = Callable[[Any, Any], Mapping[str, Any]]
-PREFIXES = ("B-", "I-")
 
 
 def class_details(labels: Sequence[str]) -> Details:
@@ -61,17 +60,6 @@ def number_details(predictions: Any, references: Any) -> Mapping[str, Any]:
 def finite(value: float) -> float | None:
     """Return a number as JSON can hold it."""
     return float(value) if np.isfinite(value) else None
-
-
-def tag_details(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> Mapping[str, Any]:
-    """Return which tag is taken for which, word by word; of entities (B-x, I-x) which type x."""
-    given, wanted = (
-        [tag[2:] if tag[:2] in PREFIXES else tag for tags in side for tag in tags] for side in (predictions, references)
-    )
-    labels = sorted({*given, *wanted})
-    number = {label: place for place, label in enumerate(labels)}
-    sides = (np.array([number[tag] for tag in side], dtype=np.int64) for side in (given, wanted))
-    return {"confusion": confusion(labels, *sides)}
 
 
 def right_class(labels: Sequence[str]) -> Quality:

@@ -112,9 +112,9 @@ def one_kernel() -> Callable[[torch.Tensor, torch.Tensor, int, float], torch.Ten
     return compiled if same else in_one_kernel
 
 
-def by_row(own: Layout, number: int) -> torch.Tensor:
+def by_row(own: Layout, number: int, device: torch.device) -> torch.Tensor:
     """Return a hash for each row, (rows,), for the dropout of this number; each of its calls has another."""
-    return mix(own.made_keys()[:-1] ^ called(own, number))
+    return mix(own.made_keys(device)[:-1] ^ called(own, number))
 
 
 def called(own: Layout, number: int) -> int:
@@ -137,15 +137,15 @@ def called(own: Layout, number: int) -> int:
     return signed(number + before * 0x3C6EF372)
 
 
-def by_token(own: Layout, number: int, tokens: int) -> torch.Tensor:
+def by_token(own: Layout, number: int, tokens: int, device: torch.device) -> torch.Tensor:
     """Return a hash for each token: (rows, tokens), or without padding (all tokens,).
 
     What does not depend on the dropout is made once for a batch.
     """
     end_to_end = own.end_to_end
-    place = ("end to end", 0) if end_to_end is not None else ("padded", tokens)
+    place = ("end to end", 0, device) if end_to_end is not None else ("padded", tokens, device)
     if place not in own.hashes:
-        rows = mix(own.made_keys()[:-1].clone())
+        rows = mix(own.made_keys(device)[:-1].clone())
         if end_to_end is not None:
             own.hashes[place] = mix(rows[end_to_end.row] + end_to_end.position.to(torch.int32) * GOLDEN)
         else:
@@ -162,17 +162,17 @@ def elements(values: torch.Tensor, rate: float, number: int, own: Layout) -> tor
     """Drop each element by itself."""
     shape = values.shape
     if own.end_to_end is not None and shape[:-1] in ((1, own.end_to_end.tokens), (own.end_to_end.tokens,)):
-        return dropped(values, by_token(own, number, 0).view(shape[:-1]), rate)
+        return dropped(values, by_token(own, number, 0, values.device).view(shape[:-1]), rate)
     if not values.ndim or shape[0] != own.rows:
         flat = own.shape is not None and own.end_to_end is None and shape[:1] == (own.shape.numel(),)
         if flat and values.ndim == 2 and own.shape is not None and own.shape[0] == own.rows:
-            return dropped(values, by_token(own, number, own.shape[1]).flatten(), rate)
+            return dropped(values, by_token(own, number, own.shape[1], values.device).flatten(), rate)
         return None
     if values.ndim == 1:
-        return masked(values, kept(by_row(own, number), 1, rate).squeeze(-1), rate)
+        return masked(values, kept(by_row(own, number, values.device), 1, rate).squeeze(-1), rate)
     if values.ndim == 3:
-        return dropped(values, by_token(own, number, shape[1]), rate)
-    hashes = by_row(own, number)
+        return dropped(values, by_token(own, number, shape[1], values.device), rate)
+    hashes = by_row(own, number, values.device)
     for size in shape[1:-1]:
         hashes = one_more(hashes, size)
     return dropped(values, hashes, rate)
@@ -182,20 +182,20 @@ def samples(values: torch.Tensor, rate: float, number: int, own: Layout) -> torc
     """Drop whole samples (stochastic depth)."""
     if not values.ndim or values.shape[0] != own.rows:
         return None
-    return masked(values, kept(by_row(own, number), 1, rate).view(-1, *[1] * (values.ndim - 1)), rate)
+    return masked(values, kept(by_row(own, number, values.device), 1, rate).view(-1, *[1] * (values.ndim - 1)), rate)
 
 
 def channels(values: torch.Tensor, rate: float, number: int, own: Layout) -> torch.Tensor | None:
     """Drop whole channels of samples, of values of shape (rows, channels, ...)."""
     if values.ndim < 2 or values.shape[0] != own.rows:
         return None
-    keep = kept(by_row(own, number), values.shape[1], rate)
+    keep = kept(by_row(own, number, values.device), values.shape[1], rate)
     return masked(values, keep.view(*values.shape[:2], *[1] * (values.ndim - 2)), rate)
 
 
 def shared(values: torch.Tensor, rate: float, number: int, own: Layout) -> torch.Tensor:
     """Drop elements of a table that all samples share: the same ones in all micro-batches of a step."""
-    hashes = mix(own.made_keys()[-1:] ^ called(own, number)).squeeze(0)
+    hashes = mix(own.made_keys(values.device)[-1:] ^ called(own, number)).squeeze(0)
     for size in values.shape[:-1]:
         hashes = one_more(hashes, size)
     return dropped(values, hashes, rate)

@@ -22,3 +22,5 @@ def prepare_environment() -> None:
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     # It recommends a package of kernels from the hub, which would be code from there.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    # Accelerate loads DeepSpeed wherever it is installed, and that sets its level anew and prints on stdout.
+    logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)

@@ -17,6 +17,7 @@ from toolkit.output.evaluation_file import NAME, PREDICTIONS_ALONE, numbers, wri
 from toolkit.output.result import Result, print_result
 from toolkit.output.run_folder import explain_disk_errors, read_record
 from toolkit.prepare import prepare_for_evaluation
+from toolkit.rehearsal.named_places import check_named_places
 from toolkit.task import Task
 
 
@@ -96,6 +97,7 @@ def without_training_data(config: Any) -> Any:
 def build(build_task: Callable[[Any], Task], config: Any, has_training_data: bool) -> Task:
     """Build the task. Where evaluation data replaces training data, its problems are reported once, by its name."""
     try:
+        check_named_places(config)
         return with_metrics(build_task(config), config)
     except UserError as error:
         if has_training_data:

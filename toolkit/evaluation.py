@@ -13,6 +13,7 @@ from toolkit.data.order import fingerprint
 from toolkit.distributed.counts import Counts
 from toolkit.distributed.memory import lacks_memory
 from toolkit.distributed.phase import PREDICTING
+from toolkit.distributed.pipeline import one_pass, stage_of
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import UserError
 from toolkit.evaluation_metrics import needs_probabilities
@@ -77,6 +78,11 @@ class OneForward:
         return self.answer
 
     def __getattr__(self, name: str) -> Any:
+        if name == "generate" and stage_of(self.unwrapped) is not None:
+            raise UserError(
+                "this task generates texts to evaluate the model, which a pipeline can't (batch.stages); leave "
+                "batch.stages out, and use fsdp2_one_node.yaml of accelerate_configs/"
+            )
         return getattr(self.unwrapped, name)
 
 
@@ -148,7 +154,8 @@ def evaluate_model(
     for number, micro in enumerate(started(loader), start=1):
         phase(f"agreeing with the others before batch {number:,} of an evaluation")
         if runtime.all_reduce_counts(Counts(stop=int(runtime.stop.requested))).stop:
-            reshard(model.train(was_training))
+            model.train(was_training)
+            reshard(model)
             return None
         phase(f"evaluating batch {number:,}", batch=micro)
         total, scored = evaluate_batch(task, runtime, model, micro, micro.plan.step in shown_rounds)
@@ -169,7 +176,8 @@ def evaluate_model(
             held.clear()
         if display is not None:
             display.evaluated(number, order.steps_per_epoch)
-    reshard(model.train(was_training))
+    model.train(was_training)
+    reshard(model)
     phase("computing metrics", patient=True)
 
     whole = runtime.all_reduce_counts(Counts(units, samples, fingerprint=seen % 2**64, earlier_loss=float(loss)))
@@ -227,7 +235,7 @@ def share_buffers(model: torch.nn.Module, runtime: Runtime) -> None:
 
     Distributed data parallel does so before every forward pass, where it was told to.
     """
-    if runtime.strategy.sharded or not getattr(model, "broadcast_buffers", True):
+    if runtime.strategy.is_sharded or not getattr(model, "broadcast_buffers", True):
         for buffer in model.buffers():
             runtime.share(buffer)
 
@@ -237,14 +245,25 @@ def evaluate_batch(
     task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch, shown: bool = False
 ) -> tuple[float, Scored]:
     """Return the summed loss of one batch (0 for a global-batch loss, which is taken later), and its predictions beside
-    its references.
+    its references; 0 and nothing where another stage of a pipeline has them.
 
     With `shown`, samples of it are shown, and it is said how sure the model is.
     """
+    with one_pass(model):
+        return score_batch(task, runtime, model, micro, shown)
+    return 0.0, Scored(micro.ids, None, None, None, None, None, None)
+
+
+def score_batch(
+    task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch, shown: bool
+) -> tuple[float, Scored]:
+    """Do what `evaluate_batch` says, in a stage that has the loss."""
     batch = runtime.to_device(micro.batch)
     module = runtime.accelerator.unwrap_model(model)
     synchronised = (
-        SynchronisedGeneration(runtime, module) if runtime.strategy.sharded and hasattr(module, "generate") else None
+        SynchronisedGeneration(runtime, module)
+        if runtime.strategy.gathers_weights and hasattr(module, "generate")
+        else None
     )
     once = cast(torch.nn.Module, OneForward(model, module, synchronised))
     total, predictions, references, embeddings, extra, probabilities = 0.0, None, None, None, None, None

@@ -32,7 +32,8 @@ from toolkit.output.result import Result, print_result
 from toolkit.output.run_folder import RunFolder, begun_in, explain_disk_errors, folder_name, sealed_folders, step_of
 from toolkit.prepare import prepare_for_evaluation
 from toolkit.recipe_file import load_recipe
-from toolkit.rehearsal.end_of_run import in_words, results_for_export
+from toolkit.rehearsal.end_of_run import RunFacts, in_words, results_for_export
+from toolkit.rehearsal.named_places import check_named_places
 from toolkit.task import Task
 
 
@@ -50,13 +51,40 @@ def export(run: Path, step: int | None, recipe: Path | None, console: Console) -
             there, or the model can't be saved.
     """
     folder = RunFolder(run.resolve())
-    record = folder.record()
-    if not record or not folder.config_file.is_file():
+    if not folder.record() or not folder.config_file.is_file():
         raise UserError(no_run_folder(run, "it has no run.json and config.yaml that can be read"))
+    with told_as_typed(run):
+        start, evaluation = save_checkpoint(folder, step, recipe, console)
+    assert start.checkpoint is not None
+    console.print(f"saved the model of step {start.step:,}, from {run / start.checkpoint.relative_to(folder.path)}")
+    result = Result(evaluation.metrics, evaluation.baseline, start.step, run, evaluation.undefined)
+    print_result(result, console, places={"model": "model"})
+    return result
+
+
+@contextmanager
+def told_as_typed(run: Path) -> Iterator[None]:
+    """Have messages name the run folder as the user did: the work is done in another folder, with whole paths."""
+    try:
+        yield
+    except UserError as error:
+        whole = str(run.resolve())
+        raise UserError(*(problem.replace(whole, str(run)) for problem in error.problems)) from error
+
+
+def save_checkpoint(
+    folder: RunFolder, step: int | None, recipe: Path | None, console: Console
+) -> tuple[Start, Evaluation]:
+    """Save the model of a checkpoint, and return which one it is and what it is worth; see `export`.
+
+    Raises:
+        UserError: as `export`.
+    """
+    record = folder.record()
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise UserError("toolkit export works in one process; start it without a launcher")
     if recipe is None and record.get("recipe_file") is None:
-        raise UserError(f"the run in {run} does not say which file its recipe is in; name it with --recipe")
+        raise UserError(f"the run in {folder.path} does not say which file its recipe is in; name it with --recipe")
     config_class, build_task = load_recipe((recipe or Path(record["recipe_file"])).resolve())
     try:
         config = replace(parse(config_class, "", ["--config", str(folder.config_file)]), output=str(folder.path))
@@ -64,34 +92,32 @@ def export(run: Path, step: int | None, recipe: Path | None, console: Console) -
         if recipe is None or recipe.stem == record.get("recipe"):
             raise
         raise UserError(
-            f"the run in {run} is one of the recipe {record.get('recipe')}, whose settings {recipe} does not have; "
-            "name the file of that recipe, or leave --recipe out where it has not moved"
+            f"the run in {folder.path} is one of the recipe {record.get('recipe')}, whose settings {recipe} does not "
+            "have; name the file of that recipe, or leave --recipe out where it has not moved"
         ) from None
     start = chosen_checkpoint(folder, config, step)
     runtime = start_as_before(record, config)
     folder.claim()
     try:
         with in_folder(begun_in(record)):
+            check_named_places(config)
             task = with_metrics(build_task(config), config)
             if task.export is None:
                 raise UserError(f"the recipe {record.get('recipe')} saves no model: its task has no `export`")
             data = digests_of_data(task)
             check_data(data, start.state.get("data", {}), f"when {start.checkpoint} was written")
             rule = config.checkpoint.best if step is None and config.exports_best else None
-            return save(start, rule, data["evaluate"], task, config, runtime, folder, console)
+            return start, save(start, rule, data["evaluate"], task, config, runtime, folder, console)
     finally:
         folder.release()
         runtime.close()
 
 
-def shown(path: Path) -> str:
-    """Return a path as one from here, where it lies here, which is shorter to read."""
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
 def start_as_before(record: Mapping[str, Any], config: Config) -> Runtime:
     """Return a runtime of the precision of the run: in another one it would be another evaluation."""
     name = "ACCELERATE_MIXED_PRECISION"
+    # The whole model is read here, however it was trained.
+    config = replace(config, batch=replace(config.batch, stages=1))
     if name in os.environ:
         return start_runtime(config)
     os.environ[name] = (record.get("topology") or [{}])[-1].get("precision", "no")
@@ -121,7 +147,7 @@ def chosen_checkpoint(folder: RunFolder, config: Config, step: int | None) -> St
     listed = ", ".join(f"{number:,}" for number in reversed(steps))
     if not steps:
         raise UserError(
-            f"{shown(folder.path)} has no checkpoint (checkpoint.keep 0 keeps none of a finished run); there is "
+            f"{folder.path} has no checkpoint (checkpoint.keep 0 keeps none of a finished run); there is "
             "nothing to export"
         )
     if step is None:
@@ -130,13 +156,13 @@ def chosen_checkpoint(folder: RunFolder, config: Config, step: int | None) -> St
         best = best_of_rows(config.checkpoint.best, held) if config.exports_best else None
         step = best.step if best is not None else steps[0]
     if step not in steps:
-        raise UserError(f"{shown(folder.path)} has no checkpoint of step {step:,}; it has those of step {listed}")
+        raise UserError(f"{folder.path} has no checkpoint of step {step:,}; it has those of step {listed}")
     checkpoint = folder.checkpoints / folder_name(step)
     try:
         manifest = inspect(checkpoint)
     except DamagedError as damage:
         raise UserError(
-            f"the checkpoint {shown(checkpoint)} can't be read: {damage}; there are those of step {listed}"
+            f"the checkpoint {checkpoint} can't be read: {damage}; there are those of step {listed}"
         ) from None
     return Start(step, checkpoint, read_state(checkpoint), seal=manifest.seal)
 
@@ -150,8 +176,8 @@ def save(
     runtime: Runtime,
     folder: RunFolder,
     console: Console,
-) -> Result:
-    """Evaluate the weights of a checkpoint, write evaluation and model, and print the result.
+) -> Evaluation:
+    """Evaluate the weights of a checkpoint, write evaluation and model, and return the evaluation.
 
     `rule` says by which evaluation it is this checkpoint, if by any; `data` is the digest of the evaluation data.
 
@@ -175,18 +201,15 @@ def save(
         evaluation = replace(known, metrics=noted or known.metrics)
     with explain_disk_errors(folder.path):
         record = folder.record()
-        results = results_for_export(
-            task,
-            config,
-            evaluation.metrics,
-            evaluation.baseline,
+        facts = RunFacts(
+            evaluation,
             start.step,
-            evaluation.details,
-            record,
             rule if noted else None,
             evaluations_of(folder),
+            record,
             record.get("warnings", ()),
         )
+        results = results_for_export(task, config, facts)
         try:
             folder.write_model(lambda path: export(module, path, results))
         except (UserError, OSError, SafetensorError):
@@ -203,7 +226,4 @@ def save(
         }
         is_finished = folder.record().get("status") == "finished"
         folder.update(exported={"step": start.step, "rule": None}, **(of_run if is_finished else {}))
-    console.print(f"saved the model of step {start.step:,}, from {start.checkpoint}")
-    result = Result(evaluation.metrics, evaluation.baseline, start.step, folder.path, evaluation.undefined)
-    print_result(result, console, places={"model": "model"})
-    return result
+    return evaluation

@@ -22,7 +22,7 @@ from toolkit.output.result import Result, early_end, print_result
 from toolkit.output.run_folder import RunFolder, bytes_in, explain_disk_errors
 from toolkit.prepare import whole_model
 from toolkit.printed_plan import worse_than
-from toolkit.rehearsal.end_of_run import in_words, results_for_export
+from toolkit.rehearsal.end_of_run import RunFacts, in_words, results_for_export
 from toolkit.run_record import RunRecord
 from toolkit.train_state import TrainState
 
@@ -82,11 +82,11 @@ def measured(state: TrainState) -> dict[str, float | None]:
     """Return the meters of this start by name, in the main process; the memory is that of the process with most of
     it."""
     runtime = state.runtime
-    memory = runtime.gather((host_peak(), device_peak(runtime.device))) or [(0, None)]
+    memory = runtime.gather((host_peak(), device_peak(*runtime.devices))) or [(0, None)]
     name = torch.cuda.get_device_name(runtime.device) if runtime.device.type == "cuda" else ""
     peak = state.config.log.peak_flops or peak_flops(name, arithmetic_of(state.model, runtime.precision))
     return {
-        **state.output.meters.as_json(peak, runtime.size),
+        **state.output.meters.as_json(peak, runtime.size * runtime.strategy.devices),
         "host_memory": max(host for host, _ in memory),
         "device_memory": max((device for _, device in memory if device is not None), default=None),
     }
@@ -110,18 +110,8 @@ def write_results(state: TrainState, exported: Exported, folder: RunFolder, trai
     if task.export is None or trained is None:
         return
     export = task.export
-    results = results_for_export(
-        task,
-        state.config,
-        evaluation.metrics,
-        evaluation.baseline,
-        exported.step,
-        evaluation.details,
-        folder.record(),
-        state.rule,
-        evaluations_of(folder),
-        state.warnings,
-    )
+    facts = RunFacts(evaluation, exported.step, state.rule, evaluations_of(folder), folder.record(), state.warnings)
+    results = results_for_export(task, state.config, facts)
     try:
         folder.write_model(lambda path: export(trained, path, results))
     except (UserError, OSError, SafetensorError):

@@ -20,12 +20,15 @@ from toolkit.data.loader import LoadedMicroBatch, started
 from toolkit.distributed.counts import Counts, count_micro_batches
 from toolkit.distributed.memory import StepLacksMemoryError
 from toolkit.distributed.phase import BACKWARD_PASS, COPYING, FORWARD_PASS, OPTIMIZER_STEP
+from toolkit.distributed.pipeline import stage_of
+from toolkit.distributed.zero import MasterWeights
 from toolkit.errors import Preempted
 from toolkit.evaluation import evaluate_model
 from toolkit.grad_cache import GlobalBatchStep, loss_of_batch
 from toolkit.optimizer import exported_weights, take_into_average
 from toolkit.out_of_memory import BeforeTheStep, begin_again, withstand
 from toolkit.output.evaluation_file import Evaluation
+from toolkit.pipelined_step import run_through_stages
 from toolkit.randomness import seed_for
 from toolkit.schedules import learning_rate
 from toolkit.step_log import StepValues
@@ -86,15 +89,27 @@ def train_steps(state: TrainState, evaluation: Evaluation, before: BeforeTheStep
 
 def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatch], units: float) -> StepValues:
     """Run one optimizer step, whose loss is averaged over `units` in all processes together; steps count from 0."""
-    task, runtime, model, optimizer = state.task, state.runtime, state.model, state.optimizer
-    accelerator, phase, count = runtime.accelerator, runtime.phase, len(micro_batches)
     rate = learning_rate(state.config.optim, step, state.total_steps)
-    for group in optimizer.param_groups:
+    for group in state.optimizer.param_groups:
         group["lr"] = rate * group["rate_factor"]
+    if (stage := stage_of(state.model)) is not None:
+        summed_loss = run_through_stages(stage, state, step, micro_batches, units)
+    else:
+        summed_loss = run_one_by_one(state, step, micro_batches, units)
+    # Without any unit there is nothing to learn from: neither momentum nor weight decay may act.
+    norm = change_weights(state, step) if units else state.runtime.zero
+    clear_gradients(state)
+    return StepValues(state.runtime.read_later(summed_loss, norm), rate)
+
+
+def run_one_by_one(state: TrainState, step: int, micro_batches: list[LoadedMicroBatch], units: float) -> torch.Tensor:
+    """Add up the gradients of a step, whose loss is averaged over `units`, and return this process's summed loss."""
+    task, runtime, model = state.task, state.runtime, state.model
+    accelerator, phase, count = runtime.accelerator, runtime.phase, len(micro_batches)
     # backward() divides by the number of micro-batches, and DDP by the number of processes: both are undone here, and
     # the sum over all of them is divided by the true number of units.
-    scale = runtime.data_parallel_size * count / (units or 1)
-    summed_loss = norm = runtime.zero
+    scale = runtime.data_parallel_size * runtime.divisor(count) / (units or 1)
+    summed_loss = runtime.zero
 
     global_step = (
         GlobalBatchStep(state, step, micro_batches, task.loss) if isinstance(task.loss, GlobalBatchLoss) else None
@@ -119,18 +134,34 @@ def train_step(state: TrainState, step: int, micro_batches: list[LoadedMicroBatc
             phase(BACKWARD_PASS, step + 1, batch=micro)
             accelerator.backward(loss * scale)
             passes.stop()
-            # Without any unit there is nothing to learn from: neither momentum nor weight decay may act.
-            if accelerator.sync_gradients and units:
-                phase(OPTIMIZER_STEP, step + 1)
-                if state.power_sgd is not None:
-                    state.power_sgd.average_gradients()
-                norm = whole(accelerator.clip_grad_norm_(state.parameters, state.config.optim.clip or inf))
-                skip_unless_finite(optimizer, norm)
-                optimizer.step()
-                if state.config.optim.average is not None:
-                    take_into_average(optimizer.optimizer, state.config.optim.average, norm)
-    clear_gradients(state)
-    return StepValues(runtime.read_later(summed_loss, norm), rate)
+    return summed_loss
+
+
+def change_weights(state: TrainState, step: int) -> torch.Tensor:
+    """Clip the gradients of a step, have the optimizer take it, and return the norm that they had."""
+    runtime, optimizer = state.runtime, state.optimizer.optimizer
+    runtime.phase(OPTIMIZER_STEP, step + 1)
+    if state.power_sgd is not None:
+        state.power_sgd.average_gradients()
+    norm = clip_and_step(state)
+    if state.config.optim.average is not None:
+        take_into_average(optimizer, state.config.optim.average, norm)
+    return norm
+
+
+def clip_and_step(state: TrainState) -> torch.Tensor:
+    """Clip the gradients, change the weights unless their norm is not finite, and return that norm."""
+    optimizer = state.optimizer
+    if isinstance(optimizer.optimizer, MasterWeights):
+        return optimizer.optimizer.clip_and_step()  # DeepSpeed does all of it in one call
+    clip = state.config.optim.clip
+    if (stage := stage_of(state.model)) is not None:
+        norm = stage.clip(state.parameters, clip)
+    else:
+        norm = whole(state.runtime.accelerator.clip_grad_norm_(state.parameters, clip or inf))
+    skip_unless_finite(optimizer, norm)
+    optimizer.step()
+    return norm
 
 
 def whole(norm: torch.Tensor) -> torch.Tensor:
@@ -151,6 +182,10 @@ def skip_unless_finite(optimizer: AcceleratedOptimizer, norm: torch.Tensor) -> N
 def clear_gradients(state: TrainState) -> None:
     """Do what `zero_grad` does, in a fifth of the time: around torch's own stand marks for a profiler, and Accelerate's
     inspects a signature at each call."""
+    masters = state.optimizer.optimizer
+    if isinstance(masters, MasterWeights):
+        masters.drop_gradients()
+        return
     if state.runtime.keeps_gradients:
         state.optimizer.optimizer.zero_grad(set_to_none=False)
         return

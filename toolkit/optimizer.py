@@ -16,7 +16,8 @@ from torch.optim.sgd import sgd
 
 from toolkit.config.optim import OptimConfig
 from toolkit.config.schema import Config
-from toolkit.distributed.shards import all_of, local_of, shard_of
+from toolkit.distributed.shards import Held, all_of, local_of, shard_of
+from toolkit.distributed.zero import MasterWeights
 from toolkit.errors import UserError
 from toolkit.models.parameters import layer_numbers, layer_stacks, reshard
 
@@ -190,7 +191,9 @@ def own_part(update: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 def is_step_taken(optimizer: torch.optim.Optimizer) -> torch.Tensor:
     """Return whether the gradients are finite, as a tensor beside the first weight: to look at it would be to wait."""
-    device = local_of(optimizer.param_groups[0]["params"][0]).device
+    # Of the weights in other stages of a pipeline none is here.
+    held = (p for group in optimizer.param_groups for p in group["params"] if not p.is_meta)
+    device = next((local_of(p).device for p in held), torch.device("cpu"))
     found_inf: torch.Tensor | None = getattr(optimizer, "found_inf", None)
     if found_inf is None:
         return torch.ones((), dtype=torch.bool, device=device)
@@ -282,7 +285,8 @@ def begin_averages(optimizer: torch.optim.Optimizer) -> None:
     if isinstance(optimizer, torch.optim.SGD):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+                if not parameter.is_meta:
+                    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def kept_bytes(config: OptimConfig, optimizer: torch.optim.Optimizer) -> int:
@@ -290,7 +294,8 @@ def kept_bytes(config: OptimConfig, optimizer: torch.optim.Optimizer) -> int:
     total = 0
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            shape, size, precise = tuple(parameter.shape), parameter.element_size(), precise_type(parameter).itemsize
+            held = optimizer.by_piece[parameter] if isinstance(optimizer, MasterWeights) else parameter
+            shape, size, precise = tuple(held.shape), held.dtype.itemsize, precise_type(held).itemsize
             match config.name:
                 case "adafactor" if len(shape) > 1:
                     total += precise * (prod(shape[:-1]) + prod((*shape[:-2], shape[-1])))
@@ -305,7 +310,7 @@ def kept_bytes(config: OptimConfig, optimizer: torch.optim.Optimizer) -> int:
     return total
 
 
-def precise_type(parameter: torch.Tensor) -> torch.dtype:
+def precise_type(parameter: Held) -> torch.dtype:
     """Return the type of what changes little from step to step: in half precision it would stand still."""
     return torch.promote_types(parameter.dtype, torch.float32)
 
@@ -317,7 +322,11 @@ def take_into_average(optimizer: torch.optim.Optimizer, decay: float, norm: torc
     The average of n steps is the sum of decay^(n - i) w_i over the sum of decay^(n - i), for i from 1 to n: it does not
     lean towards the weights of the beginning, however short the run.
     """
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    # Those of other stages of a pipeline are averaged there.
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if not p.is_meta]
+    # Of no step there is no average: a state that holds it alone could not be resumed elsewhere.
+    if not parameters or (isinstance(optimizer, MasterWeights) and not optimizer.has_stepped):
+        return
     for parameter in parameters:
         state = optimizer.state[parameter]
         if AVERAGE not in state:
@@ -351,14 +360,20 @@ def exported_weights(config: Config, model: torch.nn.Module, optimizer: torch.op
         yield
         return
     reshard(model)
-    last = {parameter: local_of(parameter).clone() for parameter in averaged}
+    last, has_ended = {parameter: local_of(parameter).clone() for parameter in averaged}, False
     try:
         fill({parameter: local_of(average) for parameter, average in averaged.items()})
+        if isinstance(optimizer, MasterWeights):
+            optimizer.fill_model()
         yield
+        has_ended = True
     finally:
         # A layer that is whole since a forward pass would keep the average.
         reshard(model)
         fill(last)
+        # After an error of this process alone the others would not take part.
+        if isinstance(optimizer, MasterWeights) and has_ended:
+            optimizer.fill_model()
 
 
 @torch.no_grad()

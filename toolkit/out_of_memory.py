@@ -112,6 +112,8 @@ def place_of(state: TrainState, micro_batches: Sequence[LoadedMicroBatch]) -> tu
 def can_stand_in(state: TrainState, what: str, number: int, micro_batches: Sequence[LoadedMicroBatch]) -> bool:
     """Return whether this process can still do all that the others wait for in this step."""
     runtime, model = state.runtime, state.model
+    if runtime.strategy.zero is not None:
+        return False
     if runtime.size == 1:
         return True
     if not isinstance(model, DistributedDataParallel) or state.config.batch.reduce_each or state.gathers == "now":

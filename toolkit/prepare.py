@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from accelerate.data_loader import prepare_data_loader
 from accelerate.optimizer import AcceleratedOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
@@ -19,13 +20,14 @@ from toolkit.distributed.memory import OutOfMemoryError
 from toolkit.distributed.phase import PREPARING
 from toolkit.distributed.preflight import compare_data, compare_models, digests_of_data
 from toolkit.distributed.runtime import Runtime
+from toolkit.distributed.zero import compute_in_bf16, prepare_with_engine
 from toolkit.errors import SharedUserError
 from toolkit.models.build import build_model, shard_model
 from toolkit.models.compiled import as_written, is_compiled
-from toolkit.models.parameters import digest_of_frozen, parameter_names
+from toolkit.models.parameters import attach_masters, digest_of_frozen, parameter_names
 from toolkit.optimizer import begin_averages, build_optimizer, check_layers
 from toolkit.output.run_folder import RunFolder
-from toolkit.rehearsal.end_of_run import Unknown, results_for_export, try_export
+from toolkit.rehearsal.end_of_run import UNTRAINED, results_for_export, try_export
 from toolkit.rehearsal.few_samples import Seen, try_few_samples
 from toolkit.rehearsal.first_batch import FirstBatch, try_compiled, try_first_batch
 from toolkit.rehearsal.loss_is_a_sum import check_loss_rule
@@ -200,6 +202,7 @@ def try_out(
     model = built.model
     with as_written(model):
         seen = try_few_samples(task, runtime, model, batches, ids)
+    check_repeats(config, runtime, seen)
     if is_compiled(model):
         try_compiled(task, runtime, model, batches, own_plans(sampler, runtime)[0])
     optimizer = built.optimizer.optimizer
@@ -212,6 +215,24 @@ def try_out(
     if rehearses and not isinstance(task.loss, GlobalBatchLoss):
         warning = check_loss_rule(task, runtime, model, batches, own_plans(sampler, runtime)[0])
     return Tried(config, seen, fits, [warning] if warning else [])
+
+
+def check_repeats(config: Config, runtime: Runtime, seen: Seen) -> None:
+    """Refuse what would not draw the same numbers when activations are computed again.
+
+    Torch then sets back the generator of the GPU that a layer was given its input from, which for the first layer on a
+    GPU is another one.
+
+    Raises:
+        UserError: something in the model draws from a GPU's generator, and is checkpointed on several GPUs.
+    """
+    again = getattr(getattr(config, "model", None), "checkpoint_activations", False)
+    if runtime.strategy.devices > 1 and again and seen.random:
+        raise SharedUserError(
+            f"model.device_map and model.checkpoint_activations are both given, and {seen.random[0]} draws random "
+            "numbers without regard to the samples, which would not be drawn again alike; leave one of them out, or "
+            "train without dropout (--model.dropout 0)"
+        )
 
 
 def build_and_prepare(
@@ -228,7 +249,7 @@ def build_and_prepare(
     # Before the weights are sharded: here the main process holds all of them.
     saved_bytes = 0
     if folder is not None and task.export is not None:
-        export, results = task.export, results_for_export(task, config, Unknown(loss=0.0), Unknown(), 0)
+        export, results = task.export, results_for_export(task, config, UNTRAINED)
         saved_bytes, intact = runtime.on_main(lambda: try_export(export, model, folder, results))
         if not intact:
             kept = None if runtime.is_main else model
@@ -245,6 +266,14 @@ def prepare_together(
 ) -> tuple[torch.nn.Module, AcceleratedOptimizer, Any]:
     """Return model, optimizer (over the shards of the weights) and loader as Accelerate prepares them."""
     accelerator = runtime.accelerator
+    if runtime.strategy.zero is not None:
+        names, module = parameter_names(model), model
+        if runtime.precision == "bf16":
+            compute_in_bf16(model, runtime.device)
+        built = build_optimizer(config.optim, model, runtime.precision)
+        model, masters, loader = prepare_with_engine(model, built, loader, accelerator, names)
+        attach_masters(module, masters)
+        return model, AcceleratedOptimizer(masters, device_placement=False), loader
     if runtime.strategy.sharded:
         # Accelerate takes a sharded model only beside an optimizer, whose parameters it would look up by their
         # addresses in memory: empty shards all have the same. It gets an empty one, which is thrown away.
@@ -252,6 +281,12 @@ def prepare_together(
         model, placeholder, loader = accelerator.prepare(model, placeholder, loader)
         accelerator._optimizers.remove(placeholder)
         optimizer = accelerator.prepare_optimizer(build_optimizer(config.optim, model, runtime.precision))
+    elif runtime.strategy.stages > 1:
+        # Accelerate knows no pipeline. It computes in the precision that is asked for; to train, it would wrap each
+        # stage for distributed data parallel, and deal out the batch.
+        model = accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
+        optimizer = accelerator.prepare_optimizer(build_optimizer(config.optim, model, runtime.precision))
+        loader = prepare_data_loader(loader, num_processes=1, process_index=0, put_on_device=False)
     else:
         model, optimizer, loader = accelerator.prepare(
             model,
@@ -273,6 +308,10 @@ def prepare_for_evaluation(task: Task, config: Config, runtime: Runtime, unused:
     model = runtime.together(lambda: build_model(task, config, runtime, unused))
     compare_models(runtime.gather_all, model, runtime.strategy.keeps_own_values)
     runtime.together(lambda: shard_model(model, runtime), talking=True)
+    if runtime.strategy.zero is not None:
+        if runtime.precision == "bf16":
+            compute_in_bf16(model, runtime.device)
+        return model.to(runtime.device)  # nothing is stepped: it stays whole in each process
     if runtime.strategy.sharded:
         return model  # as Accelerate would leave it
     prepared: torch.nn.Module = runtime.accelerator.prepare(model)
@@ -286,16 +325,21 @@ def whole_model(state: TrainState) -> torch.nn.Module | None:
     trained weights.
     """
     runtime, task = state.runtime, state.task
+    module: torch.nn.Module = runtime.accelerator.unwrap_model(state.model)
     if not runtime.strategy.is_sharded:
-        module: torch.nn.Module = runtime.accelerator.unwrap_model(state.model)
         return module
-    trained = whole_weights(state.model, runtime)
+    trained = whole_weights(module, runtime)
     if not runtime.is_main:
         return None
     model = build_model(task, state.config, runtime, state.unused)
     places = model.state_dict(keep_vars=True)
     filled = {id(places[name]) for name in trained}
-    missing = [name for name, place in places.items() if id(place) not in filled]
+    # Under ZeRO those that are not trained were left out.
+    missing = [
+        name
+        for name, place in places.items()
+        if id(place) not in filled and (place.requires_grad or runtime.strategy.zero is None)
+    ]
     if missing:
         raise RuntimeError(f"the trained model has nothing for {', '.join(missing)}")
     model.load_state_dict(trained, strict=False)

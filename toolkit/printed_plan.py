@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 
 import numpy as np
 import torch
@@ -12,7 +13,15 @@ from toolkit.config.learning_rates import about_rate, trained, unusual_rate
 from toolkit.data.micro_batches import accumulation
 from toolkit.distributed.fsdp import units
 from toolkit.distributed.start_runtime import usable_cores
-from toolkit.models.parameters import canonical, layer_numbers, layer_stacks, parameter_names, weights_of
+from toolkit.models.parameters import (
+    canonical,
+    held_of,
+    layer_numbers,
+    layer_stacks,
+    parameter_names,
+    size_of,
+    weights_of,
+)
 from toolkit.optimizer import kept_bytes
 from toolkit.output.console import amount
 from toolkit.schedules import in_words, warmup_steps
@@ -37,14 +46,14 @@ def plan(state: TrainState) -> dict[str, str]:
     fewest = accumulation(size, processes, sampler.micro)
     by_length = config.batch.balance and task.data.train.lengths(np.zeros(1, dtype=np.int64)) is not None
     parameters = list(state.model.parameters())
-    trainable = sum(p.numel() for p in parameters if p.requires_grad)
+    trainable = sum(size_of(p) for p in parameters if p.requires_grad)
     optim = config.optim
     held_out = (
         f", {len(task.data.evaluate):,} for evaluation" if task.data.evaluate is not None else ", none for evaluation"
     )
     summary = {**task.summary, **task.data.summary}
     summary["samples"] = f"{len(task.data.train):,} for training{held_out}"
-    group = "process(es)" if runtime.strategy.tensor == 1 else f"group(s) of {runtime.strategy.tensor} processes"
+    group = "process(es)" if runtime.strategy.together == 1 else f"group(s) of {runtime.strategy.together} processes"
     summary["global batch"] = (
         f"{size} = {processes} {group} x {fewest} micro-batch(es) of about {amount(size / processes / fewest)}"
     )
@@ -89,11 +98,13 @@ def plan(state: TrainState) -> dict[str, str]:
     if optim.average is not None:
         which = "averages are" if config.exports_average else "the weights themselves are"
         summary["average"] = f"of the weights, decay {optim.average:g}; {which} evaluated and saved"
-    dtypes = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters}))
-    summary["parameters"] = f"{sum(p.numel() for p in parameters):,} ({trainable:,} trainable), {dtypes}"
+    module = runtime.accelerator.unwrap_model(state.model)
+    kinds = {(held_of(module, p) if p.requires_grad else p).dtype for p in parameters}  # type: ignore[union-attr]
+    dtypes = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+    summary["parameters"] = f"{sum(size_of(p) for p in parameters):,} ({trainable:,} trainable), {dtypes}"
     if state.unused:
         module = runtime.accelerator.unwrap_model(state.model)
-        size = sum(p.numel() for p, name in parameter_names(module).items() if name in state.unused)
+        size = sum(size_of(p) for p, name in parameter_names(module).items() if name in state.unused)
         parts = named(parts_of(module, state.unused))
         summary["frozen"] = (
             f"{len(state.unused)} tensor(s) of {size:,} parameters that this task leaves unused: {parts}"
@@ -105,7 +116,7 @@ def plan(state: TrainState) -> dict[str, str]:
     )
     if task.data.workers:
         summary["workers"] = f"{task.data.workers} per process fetch and collate"
-    if runtime.size > 1 or runtime.strategy.is_sharded:
+    if runtime.size > 1 or runtime.strategy.is_sharded or runtime.strategy.devices > 1:
         summary["strategy"] = runtime.strategy.description
     if runtime.strategy.sharded:
         summary["strategy"] += f", in {units(state.model)} unit(s) that are gathered one after another"
@@ -157,7 +168,7 @@ def checkpoint_line(state: TrainState) -> str:
     size = state_bytes(state)
     every = config.every or state.steps_per_epoch
     runtime = state.runtime
-    parts = runtime.strategy.shard * runtime.strategy.tensor
+    parts = runtime.strategy.shard * runtime.strategy.together
     if parts == 1:
         copies = f"their copy in the memory of the main process takes {in_bytes(size)} more"
     else:
@@ -195,7 +206,7 @@ def state_bytes(state: TrainState) -> int:
     tensors = weights_of(state.runtime.accelerator.unwrap_model(state.model)).values()
     kept = kept_bytes(state.config.optim, state.optimizer.optimizer)
     unsent = sum(t.numel() * t.element_size() for t in state.power_sgd.matrices) if state.power_sgd else 0
-    return sum(t.numel() * t.element_size() for t in tensors) + kept + unsent
+    return sum(prod(held.shape) * held.dtype.itemsize for held in tensors) + kept + unsent
 
 
 def parts_of(model: torch.nn.Module, chosen: Iterable[str]) -> list[str]:

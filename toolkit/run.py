@@ -15,6 +15,7 @@ from toolkit.checkpoint.sharded import check_folder_is_shared, shard_map_of
 from toolkit.checkpoint.writer import PartWriter, Saver, newest_name
 from toolkit.config.learning_rates import with_learning_rate
 from toolkit.config.schema import AnyConfig, Config
+from toolkit.distributed.device_map import mixing_explained
 from toolkit.distributed.launch import launched
 from toolkit.distributed.memory import OutOfMemoryError, lack_of, lacks_memory, out_of_memory_message
 from toolkit.distributed.phase import PREPARING
@@ -37,6 +38,7 @@ from toolkit.output.run_folder import RunFolder, now
 from toolkit.prepare import prepare
 from toolkit.printed_plan import plan, warnings_of
 from toolkit.rehearsal.end_of_run import look_ahead, try_evaluation
+from toolkit.rehearsal.named_places import check_named_places
 from toolkit.rehearsal.settled_cut import known_cut
 from toolkit.run_folder_claim import claim, nothing_to_do, rate_begun_with
 from toolkit.run_record import RunRecord
@@ -68,7 +70,7 @@ def run(
     with following(config, recipe, console) as follower, ending_together(runtime):
         config = with_learning_rate(config, runtime.on_main(lambda: rate_begun_with(config)))
         if config.evaluate.only:
-            with memory_explained(config, runtime):
+            with memory_explained(config, runtime), mixing_explained(runtime.strategy):
                 return evaluate_only(config, build_task, recipe, runtime, console)
         folder = RunFolder(Path(str(config.output)))
         if finished := runtime.on_main(lambda: claim(folder, config, runtime.precision)):
@@ -84,6 +86,7 @@ def run(
         record = RunRecord(folder, runtime, recipe)
         with recorded(record, config):
             runtime.phase("reading data", patient=True)
+            runtime.on_main(lambda: check_named_places(config))
             task = runtime.together(lambda: with_metrics(build_task(config), config))
             if finished := runtime.on_main(lambda: nothing_to_do(folder, config, task)):
                 console.print(f"{recipe}: this run is finished, on the same data; nothing was trained again")
@@ -133,7 +136,7 @@ def recorded(record: RunRecord, config: Config) -> Iterator[None]:
     runtime = record.runtime
     with runtime.stop.listening(record.end_at_once, launched=launched()):
         try:
-            with memory_explained(config, runtime):
+            with memory_explained(config, runtime), mixing_explained(runtime.strategy):
                 yield
             runtime.watchdog.settled = DONE
         except Preempted as stop:
@@ -220,7 +223,7 @@ def begin(config: Config, task: Task, record: RunRecord, console: Console) -> tu
     if moved := runtime.on_main(lambda: record.begin(state, start, summary)):
         console.print(moved)
     # What was tried is no part of the training.
-    forget_peak(runtime.device)
+    forget_peak(*runtime.devices)
     record.training_begins()
     return state, start
 

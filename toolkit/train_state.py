@@ -17,9 +17,10 @@ from toolkit.data.micro_batches import Limits
 from toolkit.data.order import ShuffledOrder
 from toolkit.distributed.compression import PowerSGD
 from toolkit.distributed.memory import Lack
+from toolkit.distributed.pipeline import stage_of
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError, UserError
-from toolkit.flop_count import FlopMeter
+from toolkit.flop_count import ATTEMPTS, FlopMeter
 from toolkit.models.compiled import is_compiled
 from toolkit.models.parameters import reshard
 from toolkit.output.console import Display
@@ -159,9 +160,10 @@ class TrainState:
         reshard(self.model)
         # To walk through a large model takes longer than to clip its gradients.
         self.parameters = list(self.model.parameters())
-        self.memory = PeakMemory(self.runtime.device)
+        self.memory = PeakMemory(*self.runtime.devices)
         # What was compiled can't be counted while it trains.
-        self.flops = FlopMeter(attempts=0) if is_compiled(self.model) else FlopMeter()
+        # In a pipeline a process knows its own stage alone.
+        self.flops = FlopMeter(attempts=0 if is_compiled(self.model) or stage_of(self.model) else ATTEMPTS)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -178,6 +178,8 @@ class Head:
         ]
         if any(isinstance(part, FSDPModule) for part in parts):
             return "has a head that is gathered by itself (FSDP_MIN_NUM_PARAMS)"
+        if any(hasattr(parameter, "ds_id") for part in parts for parameter in part.parameters(recurse=False)):
+            return "has a head whose weights are gathered when it is called (ZeRO 3)"
         if any(isinstance(part, torch.nn.modules.dropout._DropoutNd) and part.training and part.p for part in parts):
             return "has dropout in its head"
         return None

@@ -37,6 +37,9 @@ LAYOUTS: dict[str, tuple[str | None, int, str]] = {
     "FSDP2 on 4": ("cpu_fsdp2", 4, "1"),
     "hybrid 2 x 2": ("cpu_fsdp2_hybrid", 4, "null"),
     "tensor on 2": ("cpu_tensor", 2, "3"),
+    "ZeRO 1 on 2": ("cpu_deepspeed_zero1", 2, "3"),
+    "ZeRO 2 on 4": ("cpu_deepspeed_zero2", 4, "null"),
+    "ZeRO 3 on 2": ("cpu_deepspeed_zero3", 2, "2"),
     "tensor x data 2 x 2": ("cpu_tensor_and_data", 4, "2"),
 }
 # 45 samples in batches of 8, five epochs: 30 steps, the last of each epoch with five samples.

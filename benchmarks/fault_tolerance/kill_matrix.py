@@ -3,6 +3,8 @@
     python benchmarks/fault_tolerance/kill_matrix.py
         at least 200 SIGKILLs, about half an hour on two free cores
     python benchmarks/fault_tolerance/kill_matrix.py --kills 20
+    python benchmarks/fault_tolerance/kill_matrix.py --kills 20 --launch-file cpu_deepspeed_zero3
+        by another launch file, in two processes alone
 
 A run of 42 steps with dropout, an evaluation every 6 steps and a checkpoint every 5 is started, killed, started again
 with the same command, killed elsewhere, and so on, four times in all; then it is left alone. Killed is the only
@@ -22,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -52,6 +54,9 @@ OFTEN = {
 }
 LATE = ("last step", "writing the model")
 MAIN_ONLY = ("begin", "checkpoint", "copying", "ledger", "writing")
+PLAIN = "cpu"
+LAUNCH_FILE = "KILL_LAUNCH_FILE"
+"""In the environment: the launch file of runs in two processes."""
 VICTIMS = ("the only process", "rank 0 of 2", "rank 1 of 2", "both of 2")
 
 
@@ -84,16 +89,21 @@ def main() -> None:
     parser.add_argument(
         "--phases", nargs="+", metavar="PHASE", choices=[*PHASES, RANDOM], default=[], help="only these"
     )
+    parser.add_argument("--launch-file", default=PLAIN, help="of accelerate_configs/, for two processes")
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)
     tally = Tally()
     with TemporaryDirectory() as place:
-        undisturbed = {processes: run_undisturbed(processes, Path(place)) for processes in (1, 2)}
-        plan = cases(draw, arguments.kills_per_run, arguments.phases)
+        os.environ[LAUNCH_FILE] = arguments.launch_file
+        victims = VICTIMS if arguments.launch_file == PLAIN else VICTIMS[1:]
+        counts = (1, 2) if arguments.launch_file == PLAIN else (2,)
+        undisturbed = {processes: run_undisturbed(processes, Path(place)) for processes in counts}
+        plan = cases(draw, arguments.kills_per_run, arguments.phases, victims)
         while tally.kills.total() < arguments.kills:
             kill_and_compare(next(plan), undisturbed, Path(place) / f"run-{tally.runs}", tally, draw)
             print(f"{tally.kills.total()} kills, {tally.runs} runs, {len(tally.wrong)} wrong", file=sys.stderr)
-    print(f"# {tally.kills.total()} SIGKILLs in {tally.runs} runs: what the runs came to\n\n{machine()}\n")
+    by = "" if arguments.launch_file == PLAIN else f" by {arguments.launch_file}.yaml"
+    print(f"# {tally.kills.total()} SIGKILLs in {tally.runs} runs{by}: what the runs came to\n\n{machine()}\n")
     print(
         f"{tally.runs - len(tally.wrong)} of {tally.runs} runs went on without help to the weights, losses and samples "
         f"of an undisturbed run, bit for bit, each step once in the ledger; {tally.repeated} steps were done again, "
@@ -115,11 +125,13 @@ def main() -> None:
         sys.exit(1)
 
 
-def cases(draw: random.Random, kills_per_run: int, only: list[str]) -> Iterator[tuple[str, list[str]]]:
+def cases(
+    draw: random.Random, kills_per_run: int, only: list[str], victims: Sequence[str] = VICTIMS
+) -> Iterator[tuple[str, list[str]]]:
     """Yield (victim, phases at which one run is killed), so that all phases come up equally often for each victim."""
-    decks: dict[str, list[str]] = {victim: [] for victim in VICTIMS}
+    decks: dict[str, list[str]] = {victim: [] for victim in victims}
     while True:
-        for victim in VICTIMS:
+        for victim in victims:
             chosen: list[str] = []
             while len(chosen) < kills_per_run:
                 if not decks[victim]:
@@ -208,7 +220,12 @@ def command(processes: int, folder: Path) -> list[str]:
     run = [str(RECIPE), "--threads", "1", "--output", str(folder)]
     if processes == 1:
         return [sys.executable, *run]
-    return [*accelerate_launch(sys.executable, processes), "--main_process_port", "0", *run]
+    return [
+        *accelerate_launch(sys.executable, processes, os.environ.get(LAUNCH_FILE, PLAIN)),
+        "--main_process_port",
+        "0",
+        *run,
+    ]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -252,7 +269,7 @@ def kill_from_outside(processes: int, folder: Path, victim: str, seconds: float)
 def weights_of(folder: Path) -> str:
     """Return the hash of the final weights: of the exported model and of the last checkpoint."""
     last = max((folder / "checkpoints").glob(folder_name(42)))
-    files = [folder / "model" / "model.safetensors", last / "weights.safetensors", last / "optimizer.safetensors"]
+    files = [folder / "model" / "model.safetensors", *sorted(last.glob("*.safetensors"))]
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 

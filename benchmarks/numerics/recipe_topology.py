@@ -33,8 +33,14 @@ SCRIPT = ROOT / "tests" / "helpers" / "recipe_layouts.py"
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.py"))
 RECIPES += ["classify-weighted", "classify-several", "tag-weighted"]
 # By name: launch file, processes, micro-batches.
-LAYOUTS = {"2": ("cpu", 2, "none,3"), "4": ("cpu", 4, "none,1"), "cpu_fsdp2": ("cpu_fsdp2", 2, "none,3")}
+LAYOUTS = {
+    "2": ("cpu", 2, "none,3"),
+    "4": ("cpu", 4, "none,1"),
+    **{name: (name, 2, "none,3") for name in ("cpu_fsdp2", "cpu_deepspeed_zero2", "cpu_deepspeed_zero3")},
+}
 BOUND = 1e-12
+# Eight roundings to float32 a step, as in strategies.py; a loss and a norm of a step may cancel to a tenth.
+BOUND_OF_ZERO = 80 * 2.0**-24
 SMALLEST = 1e-9
 
 Numbers = dict[str, Any]

@@ -41,6 +41,17 @@ STRATEGIES: dict[str, tuple[str, int, list[str]]] = {
     "FSDP2 on 2, built by one": ("cpu_fsdp2", 2, ["--fsdp_cpu_ram_efficient_loading", "true"]),
     "hybrid sharding, 2 x 2": ("cpu_fsdp2_hybrid", 4, []),
     "tensor parallel on 2": ("cpu_tensor", 2, []),
+    **{
+        f"ZeRO {stage} on {processes}": (f"cpu_deepspeed_zero{stage}", processes, [])
+        for stage in (1, 2, 3)
+        for processes in (1, 2, 4)
+    },
+    "ZeRO 2 on 2, offloaded": ("cpu_deepspeed_zero2", 2, ["--offload_optimizer_device", "cpu"]),
+    "ZeRO 3 on 2, offloaded": (
+        "cpu_deepspeed_zero3",
+        2,
+        ["--offload_optimizer_device", "cpu", "--offload_param_device", "cpu"],
+    ),
     "tensor x data parallel, 2 x 2": ("cpu_tensor_and_data", 4, []),
 }
 # These bring no plan for tensor parallel, or drop out of the parts of a layer; and a plain module can't compute its
@@ -49,6 +60,11 @@ LEFT_OUT = {
     "tensor": ("plain transformer", "BERT", "ViT", "DINOv2", "T5", "Llama, LoRA"),
     "checkpointed": ("plain transformer",),
 }
+# DeepSpeed keeps its master weights in float32, whatever the model computes in. Against a run in float64 each step then
+# rounds a weight and its gradient once each (2^-24 of them), the sum over the processes twice, and the averages and the
+# update of AdamW four times: eight roundings a step, which at worst all go the same way.
+ROUNDINGS_OF_ZERO = 8
+ROUNDING = 2.0**-24
 FIGURES = {"weights": "final weights", "loss": "loss", "norm": "gradient norm", "metrics": "evaluation metrics"}
 
 
@@ -61,7 +77,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--samples", type=int, default=SAMPLES)
     arguments = parser.parse_args()
-    started = time.monotonic()
+    started, steps = time.monotonic(), arguments.epochs * -(-arguments.samples // GLOBAL_BATCH)
     with TemporaryDirectory() as scratch:
         expected = run([sys.executable], Path(scratch), arguments, arguments.models, [GLOBAL_BATCH])
         rows, passed = [], True
@@ -75,10 +91,9 @@ def main() -> None:
             for name in models:
                 first = expected[name, GLOBAL_BATCH]
                 apart = [difference(result, first) for (model, _), result in results.items() if model == name]
-                rows.append(row(strategy, name, apart))
+                rows.append(row(strategy, apart, name, steps))
                 print(*rows[-1], file=sys.stderr, flush=True)
-                passed = passed and all(one.largest <= MODELS[name].bound and one.same_samples for one in apart)
-    steps = arguments.epochs * -(-arguments.samples // GLOBAL_BATCH)
+                passed = passed and rows[-1][-1].startswith("pass")
     print("# Spread models against one process: largest relative difference\n")
     print(machine() + "\n")
     print(
@@ -105,17 +120,20 @@ def run(
     return {(name, size): LayoutResult(**result) for (name, size, _), result in found.items()}
 
 
-def row(strategy: str, name: str, apart: list[Difference]) -> list[str]:
-    """Return the largest differences of a strategy."""
+def row(strategy: str, apart: list[Difference], name: str, steps: int) -> list[str]:
+    """Return the largest differences of a strategy after so many steps."""
+    bound = MODELS[name].bound
+    if strategy.startswith("ZeRO"):
+        bound = ROUNDINGS_OF_ZERO * steps * ROUNDING
     largest = [max(getattr(one, key) for one in apart) for key in FIGURES]
     same = all(one.same_samples for one in apart)
-    verdict = "pass" if max(largest) <= MODELS[name].bound and same else "FAIL"
+    verdict = "pass" if max(largest) <= bound and same else "FAIL"
     return [
         strategy,
         name,
         *(f"{value:.1e}" for value in largest),
         "yes" if same else "NO",
-        f"{verdict} (at most {MODELS[name].bound:g})",
+        f"{verdict} (at most {bound:.2g})",
     ]
 
 

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from toolkit import BatchConfig, Config
 from toolkit.data.loader import LoadedMicroBatch
 from toolkit.distributed.counts import count_micro_batches
+from toolkit.distributed.launch import is_true
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.start_runtime import start_runtime
 from toolkit.loop import global_batches, train_step
@@ -25,8 +26,23 @@ from toolkit.prepare import prepare
 from toolkit.train_state import TrainState
 
 MICRO = 2
+# What DeepSpeed calls, and under which kind it counts; the largest tensor of a call is what all processes have
+# together.
+COLLECTIVES = {
+    "all_reduce": "gradients",
+    "reduce": "gradients",
+    "reduce_scatter_tensor": "gradients",
+    "reduce_scatter_single": "gradients",
+    "all_gather_into_tensor": "weights gathered",
+    "all_gather_single": "weights gathered",
+    "all_gather": "weights gathered",
+}
+LONE = 64
+"""Bytes up to which a tensor is a norm or a flag, and no gradient."""
 KINDS = ("gradients", "between copies", "weights gathered")
 Bytes = dict[str, int]
+SENT: Counter[str] = Counter()
+"""What this process has handed to collectives since it was last emptied."""
 TrainStep = Callable[[TrainState, int, list[LoadedMicroBatch], int], object]
 
 
@@ -75,6 +91,29 @@ def count_bytes(model: torch.nn.Module, sent: Counter[str], copies: int) -> None
             unit.set_all_reduce_hook(lambda reduced: sent.update({"between copies": reduced.nbytes}))
 
 
+def count_collectives(sent: Counter[str]) -> None:
+    """Count from now on the bytes that anything in this process hands to a collective of torch, by kind."""
+
+    def counting(collective: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        def called(*given: Any, **named: Any) -> Any:
+            largest = max(map(nbytes, (*given, *named.values())))
+            sent[kind] += largest if largest > LONE else 0
+            return collective(*given, **named)
+
+        return called
+
+    for name, kind in COLLECTIVES.items():
+        if hasattr(dist, name):
+            setattr(dist, name, counting(getattr(dist, name), kind))
+
+
+def nbytes(given: Any) -> int:
+    """Return the bytes of a tensor or of a list of tensors, 0 for all else."""
+    if isinstance(given, torch.Tensor):
+        return given.nbytes
+    return sum(map(nbytes, given)) if isinstance(given, list) else 0
+
+
 def plain_step(training: TrainState, step: int, micro_batches: list[LoadedMicroBatch], units: int) -> None:
     """Take a step as examples without `accumulate` do: every `backward` sends the gradients."""
     accelerator, model, optimizer = training.runtime.accelerator, training.model, training.optimizer
@@ -93,8 +132,9 @@ def count_step(runtime: Runtime, take: TrainStep, accumulation: int) -> Bytes:
     size = runtime.data_parallel_size * MICRO * accumulation
     batch = BatchConfig(size=size, micro=MICRO, balance=False)
     training = prepare(task(), Config(batch=batch, steps=3, epochs=None), runtime)
-    sent: Counter[str] = Counter()
-    count_bytes(training.model, sent, runtime.strategy.replicate)
+    sent = SENT
+    if runtime.strategy.zero is None:
+        count_bytes(training.model, sent, runtime.strategy.replicate)
     found = []
     for step, micro_batches in global_batches(training):
         assert len(micro_batches) == accumulation
@@ -112,6 +152,8 @@ def count_loops(accumulations: list[int], reduce_each: bool, plain: bool) -> dic
 
     `reduce_each` is the toolkit's setting; `plain` counts the plain loop too.
     """
+    if is_true("ACCELERATE_USE_DEEPSPEED"):
+        count_collectives(SENT)
     runtime = start_runtime(Config(batch=BatchConfig(reduce_each=reduce_each), threads=1))
     loops: dict[str, TrainStep] = {"batch.reduce_each" if reduce_each else "toolkit": train_step}
     if plain:
@@ -130,8 +172,10 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--accumulations", nargs="+", type=int, default=[1, 4, 16])
     parser.add_argument("--reduce-each", action="store_true", help="set batch.reduce_each")
+    parser.add_argument("--toolkit-alone", action="store_true", help="leave out the plain loop")
     arguments = parser.parse_args()
-    found = count_loops(arguments.accumulations, arguments.reduce_each, plain=not arguments.reduce_each)
+    plain = not (arguments.reduce_each or arguments.toolkit_alone)
+    found = count_loops(arguments.accumulations, arguments.reduce_each, plain)
     if found is not None:
         arguments.output.write_text(json.dumps(found), encoding="utf-8")
 

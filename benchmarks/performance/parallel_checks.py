@@ -4,11 +4,13 @@ Each function returns figures by name. Those of several processes are what proce
 """
 
 import json
+import logging
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from toolkit.config.schema import Config
 from toolkit.distributed.tensor_parallel import split_layers
+from toolkit.distributed.zero_launch import Zero, engine_settings
 
 Figures = dict[str, float]
 PROCESSES = 2
@@ -255,6 +259,44 @@ def fully_sharded() -> Figures:
     for name, checkpointed in (("a layer keeps", False), ("a checkpointed layer keeps", True)):
         figures[name] = layer_keeps(bf16=True, checkpointed=checkpointed, shard=True)
     return {**figures, "gathered without resharding": kept_whole["gathered"] / size}
+
+
+def zero(stage: int, bf16: bool) -> Figures:
+    """Return what DeepSpeed holds under a stage of ZeRO on two processes, in bytes per parameter, as the toolkit sets
+    it up."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    import deepspeed
+
+    model = small()
+    size = whole(model)
+    settings = engine_settings(Zero(stage, precision="bf16" if bf16 else "no"), Config(), PROCESSES, on_cpu=True)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    with redirect_stdout(sys.stderr):  # it tells of its operators
+        engine = deepspeed.initialize(model=model, optimizer=optimizer, config=settings, dist_init_required=False)[0]
+    inner, ids = engine.optimizer, torch.arange(32).reshape(2, 16) % 64
+    figures: Figures = {}
+    # In the second step AdamW has its averages.
+    for _ in range(2):
+        for last in (False, True):
+            engine.set_gradient_accumulation_boundary(is_boundary=last)
+            engine.backward(engine(ids, labels=ids).loss)
+            if not last:
+                waiting = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+                figures["whole gradients that wait after the first of 2"] = allocated(waiting) / size
+        gradients = [inner.grad_partitions_flat_buffer] if stage == 3 else [*inner.averaged_gradients.values()]
+        held = [part for parts in gradients for part in (parts if isinstance(parts, list) else [parts])]
+        figures["gradients after the last of 2 micro-batches"] = allocated(held) / size
+        engine.step()
+    rows = inner.fp32_partitioned_groups_flat if stage == 3 else inner.single_partition_of_fp32_groups
+    averages = [value for state in inner.optimizer.state.values() for value in state.values()]
+    figures |= {"master weights": allocated(rows) / size, "AdamW": allocated(averages) / size}
+    figures["weights"] = allocated(model.parameters()) / size
+    if stage == 3:
+        figures["weights gathered, of a small model"] = figures["weights"]
+        figures["weights"] = allocated(parameter.ds_tensor for parameter in model.parameters()) / size
+        figures["reduce bucket, GB"] = allocated(bucket.buffer for bucket in inner.ipg_buckets.values()) / 1e9
+    return figures
 
 
 class Collectives(TorchDispatchMode):

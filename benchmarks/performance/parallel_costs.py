@@ -8,6 +8,8 @@ docs/parallelism.md; the head comments of accelerate_configs/ hold the same figu
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from toolkit.models.spread import balanced
+
 GB = 1e9
 WEIGHT, GRADIENT, ADAMW = 4, 4, 8
 """Bytes per parameter: what is trained is kept in float32, also under bf16, and AdamW keeps two float32 averages."""
@@ -52,6 +54,24 @@ def state(shape: Shape, shard: int = 1, tensor: int = 1) -> float:
     return STATE * shape.parameters / shard / tensor
 
 
+def spread_state(shape: Shape, devices: int) -> float:
+    """Return the bytes of weights, gradients and AdamW's averages on the fullest GPU of one process.
+
+    Whole layers lie on one GPU, and embedding and head on the first.
+    """
+    outside = 2 * shape.head
+    layer = (shape.parameters - outside) / shape.layers
+    places = balanced([round(STATE * layer)] * shape.layers, round(STATE * outside), devices)
+    loads = [STATE * layer * places.count(device) for device in range(devices)]
+    return max(loads[0] + STATE * outside, *loads[1:])
+
+
+def spread_sends(shape: Shape, tokens: int) -> float:
+    """Return the bytes per micro-batch and GPU of layers that are spread: float32 hidden states on to the next GPU,
+    and their gradients back to the one before."""
+    return 2 * FULL * tokens * shape.hidden
+
+
 def working_copy(shape: Shape, tensor: int = 1) -> float:
     """Return the bytes of the bf16 weights that autocast keeps from the forward to the end of the backward pass."""
     return HALF * shape.parameters / tensor
@@ -71,6 +91,39 @@ def gathered(shape: Shape, weight: int = HALF, tensor: int = 1) -> float:
 def waiting(shape: Shape, tensor: int = 1) -> float:
     """Return the bytes of the whole float32 gradients that wait in each process if a step has several micro-batches."""
     return FULL * shape.parameters / tensor
+
+
+MASTER = 4
+"""Bytes per parameter of the float32 weights that DeepSpeed's ZeRO steps, beside those that the model computes with."""
+REDUCE_BUCKET = FULL * 5e8
+"""Bytes of the buffer in which ZeRO collects gradients: 500 million float32 numbers, however small the model."""
+LIVE = 1e9
+"""Weights that ZeRO 3 keeps gathered at most (`stage3_max_live_parameters`); a smaller model stays whole for a step."""
+
+
+def zero_state(shape: Shape, stage: int, shard: int, weight: int = HALF) -> float:
+    """Return the bytes of weights, master weights, gradients and AdamW's averages in one process under ZeRO.
+
+    Stage 1 holds its weights in float32 under bf16 too, as distributed data parallel does.
+    """
+    weight = FULL if stage == 1 else weight
+    cut = MASTER + GRADIENT + ADAMW + (weight if stage == 3 else 0)
+    return shape.parameters * (cut / shard + (weight if stage < 3 else 0))
+
+
+def zero_bucket(shape: Shape) -> float:
+    """Return the bytes of ZeRO's reduce bucket, the same for every model."""
+    return REDUCE_BUCKET
+
+
+def zero_gathered(shape: Shape, weight: int = HALF) -> float:
+    """Return the bytes of the weights that ZeRO 3 holds whole at most, unless the launch file says another number."""
+    return weight * min(shape.parameters, LIVE)
+
+
+def zero_host(shape: Shape, weight: int = HALF) -> float:
+    """Return the bytes that all processes of a machine keep on the host when ZeRO 3 offloads optimizer and weights."""
+    return (weight + MASTER + GRADIENT + ADAMW) * shape.parameters
 
 
 def activations(shape: Shape, tokens: int, checkpointed: bool, tensor: int = 1, sharded: bool = False) -> float:
@@ -110,6 +163,21 @@ def fsdp2_sends(shape: Shape, shard: int, micro_batches: int = 1, reshard: bool 
     """Return the bytes per step and process: weights in every micro-batch, gradients once per step."""
     gathers = micro_batches * (2 if reshard else 1)
     return gather_or_scatter((gathers * weight + GRADIENT) * shape.parameters, shard)
+
+
+def zero_sends(shape: Shape, stage: int, shard: int, micro_batches: int = 1, weight: int = HALF) -> float:
+    """Return the bytes per step and process under ZeRO, for a model of which stage 3 keeps little gathered.
+
+    Stage 1 adds the gradients up in the last micro-batch, stage 2 in each, both with an all-reduce, although a process
+    needs a part of the sum; stage 3 scatters them. After the step stages 1 and 2 gather the weights; stage 3 gathers
+    them in the forward and in the backward pass.
+    """
+    weight = FULL if stage == 1 else weight
+    if stage == 3:
+        return gather_or_scatter(micro_batches * (2 * weight + GRADIENT) * shape.parameters, shard)
+    sums = micro_batches if stage == 2 else 1
+    gradients = all_reduce(sums * GRADIENT * shape.parameters, shard)
+    return gradients + gather_or_scatter(weight * shape.parameters, shard)
 
 
 def hybrid_sends_between(shape: Shape, shard: int, replicate: int) -> float:
@@ -162,6 +230,21 @@ def launch_file_table(file: str) -> list[str]:
         return {f"state, {size * tensor} processes": each(state, shard=size, tensor=tensor) for size in sizes}
 
     full = {"layers gathered, at most": each(gathered, weight=FULL)}
+    bucket = {"reduce bucket": each(zero_bucket)}
+
+    def zero(stage: int, *sizes: int, weight: int = HALF) -> dict[str, list[float]]:
+        rows = {f"state, {n} processes": each(zero_state, stage=stage, shard=n, weight=weight) for n in sizes}
+        if stage == 3:
+            rows["weights gathered, at most"] = each(zero_gathered, weight=weight)
+        return {**rows, **bucket, **(wait if stage == 1 else {})}
+
+    def zero_offloaded(weight: int = HALF) -> dict[str, list[float]]:
+        return {
+            "host memory, whole machine": each(zero_host, weight=weight),
+            "weights gathered, at most": each(zero_gathered, weight=weight),
+            **bucket,
+        }
+
     tables = {
         "cpu": one,
         "cpu_several_nodes": one,
@@ -185,6 +268,10 @@ def launch_file_table(file: str) -> list[str]:
             "layers gathered, at most": each(gathered, tensor=2),
             "more than one micro-batch": each(waiting, tensor=2),
         },
+        **{f"deepspeed_zero{stage}": zero(stage, 2, 4, 8) for stage in (1, 2, 3)},
+        "deepspeed_zero3_offload": zero_offloaded(),
+        **{f"cpu_deepspeed_zero{stage}": zero(stage, 2, weight=FULL) for stage in (1, 2, 3)},
+        "cpu_deepspeed_zero3_offload": zero_offloaded(FULL),
         "cpu_fsdp2": {**sharded(2), **full, **wait},
         "cpu_fsdp2_hybrid": {"state, shards of 2": each(state, shard=2), **full, **wait},
         "cpu_tensor": {"state, 2 processes": each(state, tensor=2)},

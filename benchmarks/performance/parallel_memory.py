@@ -14,19 +14,24 @@ It exits with 1 if one differs from its formula by more than a hundredth.
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 from machine import machine, table
 from parallel_costs import (
+    ADAMW,
     BACKWARD_REDUCES,
     FORWARD_REDUCES,
     FULL,
     GB,
     GRADIENT,
     HALF,
+    MASTER,
+    REDUCE_BUCKET,
     SHAPES,
     activations,
     ddp_sends,
@@ -36,10 +41,15 @@ from parallel_costs import (
     gathered,
     hybrid_sends_between,
     logits,
+    spread_sends,
+    spread_state,
     state,
     tensor_sends,
     waiting,
     working_copy,
+    zero_gathered,
+    zero_sends,
+    zero_state,
 )
 
 TOLERANCE = 0.01
@@ -85,6 +95,7 @@ def measured() -> Iterator[list[str]]:
         loss_peak,
         one_process,
         tensor_parallel,
+        zero,
     )
 
     def row(name: str, said: float, found: float) -> list[str]:
@@ -120,6 +131,7 @@ def measured() -> Iterator[list[str]]:
     yield row(
         "FSDP2, bf16: bytes reduced per parameter, last micro-batch", GRADIENT, sharded["reduced, last micro-batch"]
     )
+    yield from zero_measured(row, zero)
     for way, reduces in (("forward", FORWARD_REDUCES), ("backward", BACKWARD_REDUCES)):
         number = HALF if way == "forward" else FULL
         yield row(f"tensor parallel: all-reduces of a layer, {way}", reduces, split[f"all-reduces of a layer, {way}"])
@@ -139,6 +151,32 @@ def measured() -> Iterator[list[str]]:
     yield row("loss: bytes per token and word, forward and backward", 12, loss_peak())
 
 
+def zero_measured(row: Callable[[str, float, float], list[str]], zero: Callable[..., Any]) -> Iterator[list[str]]:
+    """Yield what two processes hold by stage of ZeRO and type that the passes compute in."""
+    from parallel_checks import in_processes
+
+    for stage in (1, 2, 3):
+        # Stage 1 holds the same under bf16, which it computes in under autocast.
+        for weight, name in ((FULL, "float32"), (HALF, "bf16")) if stage > 1 else ((FULL, "float32"),):
+            found = in_processes(partial(zero, stage, weight == HALF))
+            said = {
+                "weights": weight if stage < 3 else weight / 2,
+                "master weights": MASTER / 2,
+                "AdamW": ADAMW / 2,
+                "gradients after the last of 2 micro-batches": GRADIENT / 2,
+            }
+            if stage < 3 and weight == FULL:
+                # A weight of 128 x 128 that is cut lies whole in the process that has the first part of it.
+                said["gradients after the last of 2 micro-batches"] += FULL * 128 * 128 / 984_192
+            if stage == 1:
+                said["whole gradients that wait after the first of 2"] = GRADIENT
+            if stage == 3:
+                said["weights gathered, of a small model"] = weight
+                said["reduce bucket, GB"] = REDUCE_BUCKET / GB
+            for part, number in said.items():
+                yield row(f"ZeRO {stage}, {name}, 2 processes: {part}", number, found[part])
+
+
 def tables() -> dict[str, str]:
     """Return the tables of docs/parallelism.md by name."""
     return {
@@ -148,6 +186,8 @@ def tables() -> dict[str, str]:
         "What is sent": what_is_sent(),
         "How long that takes": how_long(),
         "Tensor parallel": tensor_time(),
+        "ZeRO: memory": zero_memory(),
+        "ZeRO: what is sent": zero_bytes(),
     }
 
 
@@ -160,8 +200,37 @@ def fixed_memory() -> str:
         ["FSDP2: gathered, at most", *each_size(gathered)],
         ["FSDP2: whole gradients, if a step has several micro-batches", *each_size(waiting)],
         *([f"tensor parallel over {n}: weights, gradients, AdamW", *each_size(state, tensor=n)] for n in (2, 8)),
+        *([f"device map over {n}, fullest GPU: the same", *each_size(spread_state, devices=n)] for n in (2, 8)),
     ]
     return table(["GB per GPU", *SIZES], rows)
+
+
+def zero_memory() -> str:
+    """Return GB per GPU by stage of ZeRO, beside FSDP2, over 8 GPUs."""
+    rows = [
+        ["FSDP2: state", *each_size(state, shard=8)],
+        *([f"ZeRO {stage}: state", *each_size(zero_state, stage=stage, shard=8)] for stage in (1, 2, 3)),
+        ["FSDP2: gathered, at most", *each_size(gathered)],
+        ["ZeRO 3: gathered, at most", *each_size(zero_gathered)],
+        ["ZeRO: reduce bucket", *[figure(REDUCE_BUCKET)] * len(SIZES)],
+        ["FSDP2 and ZeRO 1: whole gradients, if a step has several micro-batches", *each_size(waiting)],
+    ]
+    return table(["GB per GPU, 8 GPUs, bf16", *SIZES], rows)
+
+
+def zero_bytes() -> str:
+    """Return GB that a GPU sends per step by stage of ZeRO, beside DDP and FSDP2, over 8 GPUs."""
+    rows = []
+    for number, text in ((1, "one micro-batch"), (4, "four micro-batches")):
+        rows += [
+            [f"DDP, {text}", *each_size(ddp_sends, processes=8)],
+            [f"FSDP2, {text}", *each_size(fsdp2_sends, shard=8, micro_batches=number)],
+        ]
+        rows += [
+            [f"ZeRO {stage}, {text}", *each_size(zero_sends, stage=stage, shard=8, micro_batches=number)]
+            for stage in (1, 2, 3)
+        ]
+    return table(["GB per GPU and step, 8 GPUs, bf16", *SIZES], rows)
 
 
 def batch_memory() -> str:
@@ -220,6 +289,7 @@ def what_is_sent() -> str:
         ["hybrid 2 x 8: inside a machine, one micro-batch", *each_size(fsdp2_sends, shard=8)],
         ["hybrid 2 x 8: between the machines", *each_size(hybrid_sends_between, shard=8, replicate=2)],
         [f"tensor parallel over 8, {TOKENS:,} tokens", *each_size(tensor_sends, tensor=8, tokens=TOKENS)],
+        [f"device map over any number, {TOKENS:,} tokens", *each_size(spread_sends, tokens=TOKENS)],
     ]
     return table(["GB per GPU and step, bf16", *SIZES], rows)
 

@@ -200,7 +200,7 @@ def test_every_setting_is_one_that_changes_numbers_or_one_that_a_run_may_change(
     """A new one has to be put into one of the two lists; the second is tried in test_resume.py."""
     speed_and_cadence = {
         "batch.micro", "batch.micro_tokens", "batch.balance", "batch.pack",
-        "batch.eval", "batch.reduce_each", "evaluate.every", "evaluate.only",
+        "batch.eval", "batch.reduce_each", "batch.stages", "evaluate.every", "evaluate.only",
         "evaluate.show", "evaluate.patience", "evaluate.metrics", "export", "optim.nonfinite", "log.every",
         "log.peak_flops",
         "output", "resume", "rehearse", "threads",

@@ -1,14 +1,13 @@
 """A state that is sharded over four real processes is written in parts and read under any sharding, bit for bit."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from launching import ROOT, clean_environment
+from launching import ROOT, python
 from sharded_states import OPTIMIZERS, WAYS, Small, read, same, save, state, whole
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
@@ -41,8 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, alone: Runtime) -> Path:
     for name in ("whole", *WAYS, "full-disk", "full-disk-of-main", "defect"):
         (place / name).mkdir()
     assert save(place / "whole", state(1, whole), alone) is None
-    script = [sys.executable, str(ROOT / "tests" / "helpers" / "sharded_states.py"), str(place)]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=300, check=False, env=clean_environment())
+    done = python(ROOT / "tests" / "helpers" / "sharded_states.py", str(place), timeout=300)
     assert done.returncode == 0, done.stderr
     return place
 
@@ -94,7 +92,7 @@ def test_what_is_written_is_sealed_and_says_the_same_as_one_process_would(folder
             assert all(torch.equal(reader.whole(kind, n), other.whole(kind, n)) for n in reader.index(kind))
             # Each element once, so that no process writes what another one does.
             for entry in reader.index(kind).values():
-                assert sum(shard.elements for _, shard in entry.shards) == all_of(entry.shape).elements
+                assert sum(shard.elements for _, _, shard in entry.shards) == all_of(entry.shape).elements
     assert same_weights(sharded, plain)
     assert weights_difference(sharded, plain) == (0.0, {"float32", "bfloat16"})
 
@@ -116,7 +114,7 @@ def test_each_process_writes_its_part_and_no_other(folder: Path) -> None:
     by_file: dict[str, int] = {}
     with CheckpointReader(folder / "full" / CHECKPOINT) as reader:
         for entry in (*reader.index(WEIGHTS).values(), *reader.index(OPTIMIZER).values()):
-            for file, shard in entry.shards:
+            for file, _, shard in entry.shards:
                 by_file[file] = by_file.get(file, 0) + shard.elements
     for kind in ("weights", "optimizer"):
         parts = [elements for file, elements in by_file.items() if file.startswith(kind)]

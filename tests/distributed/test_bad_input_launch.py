@@ -14,7 +14,7 @@ OURS = "use one of accelerate_configs/"
     ("environment", "parts"),
     [
         ({"ACCELERATE_USE_MEGATRON_LM": "true"}, ["asks for Megatron-LM, which this toolkit does not train", OURS]),
-        ({"ACCELERATE_USE_DEEPSPEED": "true"}, ["asks for DeepSpeed, which this toolkit does not train", OURS]),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, ["asks for DeepSpeed, but no launcher started this process; start it"]),
         (
             {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "1"},
             ["asks for FSDP1 (fsdp_version 1), which this toolkit does not train", OURS],

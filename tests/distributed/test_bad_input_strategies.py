@@ -7,6 +7,7 @@ import pytest
 import torch
 from tiny_recipe import Network
 
+from toolkit.config.schema import Config
 from toolkit.distributed.fsdp import check_units
 from toolkit.distributed.launch import contradictions, launch_of
 from toolkit.distributed.mesh import Strategy, read_strategy
@@ -39,7 +40,7 @@ def test_what_the_launcher_asks_for(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert read_strategy(world_size, "no") == (expected, [])
+    assert read_strategy(Config(), world_size, "no") == (expected, [])
     assert expected.size == world_size
 
 
@@ -105,7 +106,7 @@ def test_what_does_not_fit(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    _, problems = read_strategy(world_size, precision)
+    _, problems = read_strategy(Config(), world_size, precision)
     assert any(part in problem for problem in problems), problems
 
 

@@ -13,7 +13,7 @@ from launching import ROOT, python
 
 # Who may make the host wait, in an evaluation alone, and why.
 MAY_WAIT = {
-    "toolkit/evaluation.py evaluate_batch": "the losses of batches are added up on the host, in float64",
+    "toolkit/evaluation.py score_batch": "the losses of batches are added up on the host, in float64",
     "toolkit/evaluation_scores.py to_host": "predictions go to the host, where the metrics are",
     "recipes/tag.py predict": "likewise: those of the words alone",
     "toolkit/losses.py class_probabilities": "what a reader sees goes to the host, after the last evaluation",
@@ -40,7 +40,7 @@ COPY, VALUE, MASK, MIXED = (
 # What the walk has to say where it is as it once was: of what, and where it was asked for.
 NOTICED = {
     "norm stacked with the loss": (MIXED, "toolkit/loop.py train_step"),
-    "loss of what a mask selects": (MASK, "toolkit/loop.py train_step"),
+    "loss of what a mask selects": (MASK, "toolkit/loop.py run_one_by_one"),
     "look at an encoder's mask": (VALUE, "toolkit/losses.py output_of"),
     "look at a causal mask": (VALUE, "toolkit/vocabulary_loss.py run_layers"),
     "pageable batches": ("a copy from pageable memory", "toolkit/distributed/runtime.py to_device"),

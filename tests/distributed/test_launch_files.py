@@ -14,7 +14,9 @@ from accelerate.utils import launch as accelerate_launch
 from launching import ROOT
 from torch.distributed.fsdp import CPUOffloadPolicy
 
+from toolkit.config.schema import Config
 from toolkit.distributed.mesh import Strategy, read_strategy
+from toolkit.distributed.zero_launch import Zero
 
 FILES = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
 
@@ -35,6 +37,12 @@ MEANT = {
     "cpu_fsdp2_hybrid": (Strategy(sharded=True, replicate=2, shard=2), "no"),
     "cpu_tensor": (Strategy(tensor=2), "no"),
     "cpu_tensor_and_data": (Strategy(sharded=True, shard=2, tensor=2), "no"),
+    **{
+        f"deepspeed_zero{stage}": (Strategy(shard=8, zero=Zero(stage, precision="bf16")), "bf16") for stage in (1, 2, 3)
+    },
+    "deepspeed_zero3_offload": (Strategy(shard=8, zero=Zero(3, True, True, "bf16"), offloaded=True), "bf16"),
+    **{f"cpu_deepspeed_zero{stage}": (Strategy(shard=2, zero=Zero(stage)), "no") for stage in (1, 2, 3)},
+    "cpu_deepspeed_zero3_offload": (Strategy(shard=2, zero=Zero(3, True, True), offloaded=True), "no"),
 }
 # Those that FSDP2 reads; the others of Accelerate's belong to FSDP1 and are ignored, warned of, or refused.
 FSDP2_KEYS = {
@@ -70,8 +78,13 @@ def launched(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, An
         if variable.startswith(SET_BY_A_LAUNCHER):
             monkeypatch.delenv(variable)
     arguments, settings, _ = _validate_launch_command(launch_command_parser().parse_args(words))
-    if arguments.use_fsdp or arguments.multi_gpu:
-        environment = accelerate_launch.prepare_multi_gpu_env(arguments)
+    if arguments.use_fsdp or arguments.multi_gpu or arguments.use_deepspeed:
+        if arguments.use_deepspeed:
+            # As the launcher's own command does before.
+            arguments.deepspeed_fields_from_accelerate_config = ",".join(settings.deepspeed_config)
+            _, environment = accelerate_launch.prepare_deepspeed_cmd_env(arguments)
+        else:
+            environment = accelerate_launch.prepare_multi_gpu_env(arguments)
         # What the launcher's agent adds for each process.
         for variable, value in (
             ("MASTER_ADDR", "127.0.0.1"),
@@ -104,8 +117,8 @@ def test_the_command_of_the_head_comment_is_what_the_file_is_for(file: Path, mon
     assert bool(arguments.use_cpu) == file.stem.startswith("cpu")
     assert environment["ACCELERATE_MIXED_PRECISION"] == precision
     # One process needs no launcher of several, and more than one is not started by any other.
-    assert (arguments.use_fsdp or arguments.multi_gpu) == (meant.size > 1)
-    assert read_strategy(meant.size, precision) == (meant, [])
+    assert (arguments.use_fsdp or arguments.multi_gpu or arguments.use_deepspeed) == (meant.size > 1)
+    assert read_strategy(Config(), meant.size, precision) == (meant, [])
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if MEANT[file.stem][0].sharded], ids=lambda file: file.stem)
@@ -123,6 +136,25 @@ def test_what_is_sharded_is_sharded_by_fsdp2_alone(file: Path, monkeypatch: pyte
     assert isinstance(plugin.cpu_offload, CPUOffloadPolicy) == (file.stem == "fsdp2_cpu_offload")
     assert plugin.activation_checkpointing == (file.stem == "fsdp2_checkpointing")
     assert plugin.activation_checkpointing_offload is False
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if MEANT[file.stem][0].zero], ids=lambda file: file.stem)
+def test_what_deepspeed_spreads_is_a_stage_and_where_it_lies_and_no_more(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, settings, environment = launched(["--config_file", str(file), "train.py"], monkeypatch)
+    assert set(settings.deepspeed_config) == {
+        "zero_stage",
+        "offload_optimizer_device",
+        "offload_param_device",
+        "zero3_init_flag",
+    }
+    assert environment["ACCELERATE_USE_DEEPSPEED"] == "true"
+    assert environment["ACCELERATE_DEEPSPEED_ZERO3_INIT"] == "false"
+    # The twin of a file differs from it in device, processes and precision alone.
+    twin = file.with_name(f"cpu_{file.name.removeprefix('cpu_')}")
+    _, other, _ = launched(["--config_file", str(twin), "train.py"], monkeypatch)
+    assert other.deepspeed_config == settings.deepspeed_config
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

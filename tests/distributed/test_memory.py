@@ -2,7 +2,6 @@
 
 import errno
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from greedy_recipe import Greedy, task
-from launching import ROOT, clean_environment
+from launching import ROOT, begin, clean_environment
 from stopped_runs import BY_HAND
 from trial import Outcome, run_here, run_outside
 
@@ -183,9 +182,7 @@ def test_all_processes_end_together_with_one_message(place: str, rank: str, prob
         rank,
     ]
     started = [
-        subprocess.Popen(
-            [*command, RECIPE, *words], env=clean_environment(**environment), stderr=subprocess.PIPE, text=True
-        )
+        begin([*command, RECIPE, *words], clean_environment(**environment))
         for command, environment in BY_HAND.commands()
     ]
     errors = "".join(process.communicate(timeout=90)[1] for process in started)

@@ -2,8 +2,6 @@
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -13,7 +11,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from launching import ROOT, TINY, clean_environment
+from command_server import PROGRAMS
+from launching import ROOT, TINY, finished
 from stopped_runs import ACCELERATE_TWO, Job, Trouble
 from torch.distributed import TCPStore
 
@@ -149,11 +148,8 @@ def test_what_listens_there_and_is_no_run_ends_a_recipe_with_code_2_and_one_mess
     with socket.create_server(("localhost", 0)) as server:
         port = str(server.getsockname()[1])
         settings = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-        done = subprocess.run(
-            [sys.executable, str(TINY), "--timeout.rendezvous", "1", "--threads", "1"],
-            env=clean_environment(**settings), capture_output=True, text=True, timeout=60,
-            check=False, cwd=ROOT / "tests" / "helpers",
-        )  # fmt: skip
+        words = [PROGRAMS / "python", TINY, "--timeout.rendezvous", "1", "--threads", "1"]
+        done = finished(words, 60, settings, ROOT / "tests" / "helpers")
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     opening, _, message = done.stderr.strip().partition("\n  - ")

@@ -1,6 +1,7 @@
 """However a tensor is sharded, its shards are all of it, each element once, and any other sharding reads them."""
 
-from itertools import product
+from itertools import pairwise, product
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,7 +16,17 @@ from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from toolkit.checkpoint.reader import SHARDS, WEIGHTS, CheckpointReader, file_of, index_as_json, index_entries
 from toolkit.checkpoint.staging import StagingBuffer
-from toolkit.distributed.shards import LocalShard, Shard, ShardMap, all_of, is_sharded, shard_at
+from toolkit.distributed.shards import (
+    LocalShards,
+    Shard,
+    ShardMap,
+    Stretch,
+    all_of,
+    blocks_of,
+    is_sharded,
+    local_shards,
+    shard_at,
+)
 
 Shape = tuple[int, ...]
 Sharding = tuple[tuple[int, ...], tuple[Placement, ...]]
@@ -56,7 +67,10 @@ def shards_of(shape: Shape, way: Sharding) -> list[Shard]:
 
 
 def shard_map_of(shape: Shape, shards: list[Shard]) -> ShardMap:
-    held: list[dict[str, LocalShard]] = [{"x": (shape, shard.offset, shard.size)} for shard in shards]
+    held: list[dict[str, LocalShards]] = [
+        {"x": (shape, ((shard.offset, shard.size),) if shard.elements or not all_of(shape).elements else ())}
+        for shard in shards
+    ]
     return ShardMap(held)
 
 
@@ -146,7 +160,7 @@ def test_of_those_that_hold_the_same_the_first_owns_it(drawn: tuple[Shape, Shard
 
 def test_a_process_may_take_no_part_in_a_tensor() -> None:
     shape = (4,)
-    shard_map = ShardMap([{"x": (shape, None, None)}, {"x": (shape, (0,), (4,))}, {"x": (shape, (0,), (4,))}])
+    shard_map = ShardMap([{"x": (shape, ())}, {"x": (shape, (((0,), (4,)),))}, {"x": (shape, (((0,), (4,)),))}])
     assert (shard_map.owners, shard_map.owned(1), shard_map.is_whole) == ([1], ["x"], False)
 
 
@@ -168,7 +182,7 @@ def test_shards_with_holes_or_overlaps_are_no_shard_map(shards: list[Shard]) -> 
 
 def test_processes_that_hold_other_tensors_are_no_shard_map() -> None:
     with pytest.raises(RuntimeError, match=r"process 0 and process 1 do not hold the same tensors: \['y'\]"):
-        ShardMap([{"x": ((2,), (0,), (2,))}, {"x": ((2,), (0,), (2,)), "y": ((2,), (0,), (2,))}])
+        ShardMap([{"x": ((2,), (((0,), (2,)),))}, {"x": ((2,), (((0,), (2,)),)), "y": ((2,), (((0,), (2,)),))}])
 
 
 def test_a_sum_that_is_still_to_be_made_is_refused() -> None:
@@ -192,3 +206,49 @@ def test_an_index_with_a_hole_is_refused(tmp_path: Path) -> None:
     (tmp_path / SHARDS).write_text(text.replace('"offset": [2]', '"offset": [1]'), encoding="utf-8")
     with CheckpointReader(tmp_path) as reader, pytest.raises(ValueError, match="not the whole of it"):
         reader.index(WEIGHTS)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.lists(st.integers(1, 5), max_size=4).map(tuple))
+def test_a_stretch_of_the_row_of_numbers_is_a_few_blocks_in_its_order(data: st.DataObject, shape: Shape) -> None:
+    values = torch.arange(prod(shape)).view(shape)
+    start = data.draw(st.integers(0, prod(shape)))
+    length = data.draw(st.integers(0, prod(shape) - start))
+    held = values.flatten()[start : start + length].clone()
+    stretch = Stretch(shape, values.dtype, start, held)
+    found = list(stretch.shards())
+    assert len(found) <= max(1, 2 * len(shape) - 1)
+    for shard, part in found:
+        assert torch.equal(values[shard.within(all_of(shape))], part)
+        part.zero_()  # the same memory
+    assert not held.any()
+    # The rest of the tensor is what the others hold.
+    rest = [*blocks_of(shape, 0, start), *blocks_of(shape, start + length, prod(shape) - start - length)]
+    assert is_sharded(shape, (*(shard for shard, _ in found), *rest))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data(), st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple), st.integers(1, 4))
+def test_a_checkpoint_of_stretches_is_read_as_any_other(data: st.DataObject, shape: Shape, processes: int) -> None:
+    values = torch.randn(shape)
+    cuts = sorted(data.draw(st.lists(st.integers(0, prod(shape)), min_size=processes - 1, max_size=processes - 1)))
+    held = [
+        {"x": Stretch(shape, values.dtype, start, values.flatten()[start:end])}
+        for start, end in pairwise([0, *cuts, prod(shape)])
+    ]
+    shard_map = ShardMap([local_shards(own) for own in held])
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for rank in shard_map.owners:
+            staging_buffer, keys = StagingBuffer(), shard_map.keys("x")
+            staging_buffer.take({keys[shard]: part for shard, part in held[rank]["x"].shards()})
+            staging_buffer.write(folder / file_of(WEIGHTS, shard_map, rank))
+        entries = index_entries(WEIGHTS, shard_map, {"x": values})
+        (folder / SHARDS).write_bytes(index_as_json({"weights": entries, "optimizer": {}}))
+        with CheckpointReader(folder) as reader:
+            assert torch.equal(reader.whole(WEIGHTS, "x"), values)
+            wanted = data.draw(shardings(len(shape)))
+            for shard in shards_of(shape, wanted):
+                place = torch.full(shard.size, torch.nan)
+                reader.read_into(WEIGHTS, "x", shard, place)
+                assert torch.equal(place, values[shard.within(all_of(shape))])

@@ -3,18 +3,16 @@
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from launching import ROOT, TINY, launch, python
+from passages import Way, one_and_passed, rows
 from safetensors.torch import load_file
 from tiny_recipe import Network
 from torch import cat
 
 from toolkit.distributed.fsdp import chosen_units
 
-CONFIGS = ROOT / "accelerate_configs"
 # 45 samples in batches of 8: six steps an epoch, the last of five samples.
 SETTINGS = (
     "--epochs",
@@ -28,8 +26,7 @@ SETTINGS = (
     "--model.flaw",
     "spare",
 )
-# Launch file, processes, micro-batch, and the steps after which it is asked to stop.
-PASSAGE: list[tuple[str, int, int | None, int | None]] = [
+PASSAGE: list[Way] = [
     ("cpu_fsdp2", 2, 3, 8),
     ("cpu_fsdp2_hybrid", 4, None, 5),
     ("cpu", 2, 2, 4),
@@ -47,26 +44,7 @@ PARTS = {
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The folders of the run in one process, and of the run that went through all strategies."""
-    folder = tmp_path_factory.mktemp("strategies")
-    one, passed = folder / "one", folder / "passed"
-    done = python(TINY, *SETTINGS, "--output", str(one))
-    assert done.returncode == 0, done.stderr
-    for file, processes, micro, stop in PASSAGE:
-        words = ["--output", str(passed), "--batch.micro", str(micro) if micro else "null"]
-        # Where there are several micro-batches, gradients are summed after each in some parts, and once per step in
-        # others.
-        words += ["--batch.reduce_each", str(micro == 3).lower()]
-        environment = {"TINY_STOP_AFTER": str(stop)} if stop else {}
-        config = CONFIGS / f"{file}.yaml"
-        done = launch(TINY, *SETTINGS, *words, processes=processes, config=config, **environment)
-        record = json.loads((passed / "run.json").read_text())
-        assert record["status"] == ("preempted" if stop else "finished"), done.stdout + done.stderr
-    return one, passed
-
-
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """Return the ledger of a run."""
-    return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    return one_and_passed(tmp_path_factory.mktemp("strategies"), SETTINGS, PASSAGE)
 
 
 def test_every_strategy_took_its_part(folders: tuple[Path, Path]) -> None:

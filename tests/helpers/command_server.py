@@ -1,35 +1,39 @@
 """Commands started as a user starts them, without the seconds in which each would load torch and Transformers.
 
-A server has loaded them. For each command it forks a copy of itself, which gets the words, the folder and the
-environment of the command, its own stdin, stdout and stderr, and runs the recipe or `toolkit` as `__main__` up to the
-end of its process. What a library reads from the environment when it is loaded is the server's; a command that is about
-such a variable has to be started as a process of its own.
+A server has loaded them (`forked_command.py`). For each command it forks a copy of itself, which gets the words, the
+folder and the environment of the command, its own stdin, stdout and stderr, and is a process like any other from then
+on: it can be waited for, and signals can be sent to it. What a launcher starts is a copy too (`spares.py`).
+
+What a library reads from the environment when it is loaded is the server's: `alike` tells whether a command would find
+the same there. If not, it has to be started as a process of its own.
 """
 
-import atexit
-import ctypes
-import io
 import json
 import os
-import resource
-import runpy
+import select
 import shlex
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
-SECONDS = 60
-"""A command that takes longer hangs."""
-CAPABILITY_VERSION, FILES_OF_OTHERS = 0x20080522, (1 << 1) | (1 << 2)
+SECONDS = 180.0
+"""A command that takes longer hangs; the slowest takes some on a quiet machine."""
+SERVER = Path(__file__).with_name("forked_command.py")
+PROGRAMS = Path(sys.executable).parent
+"""Where python, accelerate, torchrun and toolkit are."""
+# The server's command line, which makes room for those of commands.
+ROOM = "room " * 1200
+READ_WHEN_LOADED = (
+    "CUDA", "DATASETS_", "GOMP_", "HF_", "HOME", "HUGGINGFACE", "LD_", "MKL_", "MLFLOW_", "NUMEXPR", "OMP_",
+    "OPENBLAS", "PYTHON", "PYTORCH_", "SAFETENSORS_", "TORCH_", "TRACKIO_", "TRANSFORMERS_", "XDG_",
+)  # fmt: skip
+"""Beginnings of the names of variables that libraries may read when they are loaded."""
+READ_LATER = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONIOENCODING", "PYTHONPATH", "PYTORCH_NVML_")
+"""What is read when it is used, or what the server gives to a command as it starts."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Typed:
     largest_file: int | None = None
     """Bytes, by `ulimit -f`."""
     redirected: dict[str, str] = field(default_factory=dict)
-    """Files in the place of stdin, stdout and stderr, by `<`, `>` and `2>`; `&-` closes it."""
+    """Files in the place of stdin, stdout and stderr, by `<`, `>` and `2>`; `&-` closes it, `&1` is stdout."""
 
 
 def typed(line: str) -> Typed:
@@ -82,200 +86,151 @@ def typed(line: str) -> Typed:
 
 
 class CommandServer:
-    """The server as those who use it see it: a context in which commands can be run."""
+    """The server as those who use it see it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = dict(environment)
         self.process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.environment
+            [sys.executable, str(SERVER), ROOM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # Threads would not outlive a fork.
+            env={"OPENBLAS_NUM_THREADS": "1", **self.environment},
         )
+        self.read = b""
+        self.begun: dict[int, int] = {}
+        """Process ids, by the number of the command."""
+        self.ended: dict[int, Ended] = {}
+        self.count = 0
 
-    def __enter__(self) -> "CommandServer":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
+        """End the server, and what it still runs."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(SECONDS)
 
-    def run(self, line: str, folder: Path) -> Ended:
-        """Run a command in a folder, as if it had been typed there."""
+    def alike(self, environment: Mapping[str, str]) -> bool:
+        """Return whether libraries that are loaded in this environment find there what the server's found."""
+
+        def read(of: Mapping[str, str]) -> dict[str, str]:
+            return {n: v for n, v in of.items() if n.startswith(READ_WHEN_LOADED) and not n.startswith(READ_LATER)}
+
+        return read(environment) == read(self.environment)
+
+    def run(self, line: str, folder: Path, environment: Mapping[str, str]) -> Ended:
+        """Run a command in a folder, as if it had been typed there, with this environment."""
+        return self.begin(line, folder, environment).end()
+
+    def begin(self, line: str, folder: Path, environment: Mapping[str, str]) -> "Command":
+        """Start a command as `run` does."""
         command = typed(line)
-        environment = {name: value for name, value in self.environment.items() if name not in command.unset}
+        environment = {name: value for name, value in environment.items() if name not in command.unset}
+        return self.start(
+            command.words,
+            folder,
+            {**environment, **command.variables},
+            redirected=command.redirected,
+            largest_file=command.largest_file,
+            seconds=SECONDS,
+            as_user=True,
+        )
+
+    def start(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        redirected: Mapping[str, str] | None = None,
+        largest_file: int | None = None,
+        seconds: float | None = None,
+        as_user: bool = False,
+    ) -> "Command":
+        """Start a command; after so many seconds it is killed. `as_user`: permissions of files hold for root too."""
+        self.count += 1
         request = {
-            "words": command.words,
+            "number": self.count,
+            "words": list(words),
             "folder": str(folder),
-            "environment": {**environment, **command.variables},
-            "largest_file": command.largest_file,
-            "redirected": command.redirected,
+            "environment": dict(environment),
+            "redirected": dict(redirected or {}),
+            "largest_file": largest_file,
+            "cores": sorted(os.sched_getaffinity(0)),
+            "seconds": seconds,
+            "as_user": as_user,
         }
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.write(json.dumps(request).encode() + b"\n")
         self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        assert answer, "the server of commands has died"
-        return Ended(**json.loads(answer))
+        while self.count not in self.begun:
+            self.listen(None)
+        return Command(self, self.count, self.begun.pop(self.count))
+
+    def listen(self, seconds: float | None) -> None:
+        """Take in what the server says, for which so many seconds are waited."""
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], seconds)[0]:
+            return
+        read = os.read(self.process.stdout.fileno(), 1 << 20)
+        assert read, "the server of commands has died"
+        *lines, self.read = (self.read + read).split(b"\n")
+        for answer in map(json.loads, lines):
+            number = answer.pop("number")
+            if "process" in answer:
+                self.begun[number] = answer["process"]
+            else:
+                self.ended[number] = Ended(**answer)
 
 
-def run_here(line: str, folder: Path, environment: Mapping[str, str]) -> Ended:
-    """Run a command as a process of its own: what is started by a launcher, or is about what a library reads."""
-    command, began = typed(line), time.monotonic()
-    started = {name: value for name, value in environment.items() if name not in command.unset}
-    program = str(Path(sys.executable).parent / command.words[0])
-    done = subprocess.run(
-        [program, *command.words[1:]],
-        cwd=folder,
-        env={**started, **command.variables},
-        capture_output=True,
-        text=True,
-        timeout=2 * SECONDS,
-        check=False,
-    )
-    return Ended(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+class Command:
+    """A command that the server has started; it can be used like a `subprocess.Popen`."""
 
+    def __init__(self, server: CommandServer, number: int, process: int) -> None:
+        self.server = server
+        self.number = number
+        self.pid = process
+        self.found: Ended | None = None
 
-def serve() -> None:
-    """Answer each line of stdin, a command, by a line about how it ended."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    load()
-    for line in sys.stdin:
-        began = time.monotonic()
-        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-            # No thread but this one may exist here: a copy would wait for what it held.
-            assert threading.active_count() == 1
-            child = os.fork()
-            if child == 0:
-                answers.close()
-                become(json.loads(line), output.fileno(), errors.fileno())
-            code = wait(child)
-            texts = []
-            for file in (output, errors):
-                file.seek(0)
-                texts.append(file.read().decode("utf-8", "backslashreplace"))
-        ended = {"code": code, "output": texts[0], "errors": texts[1], "seconds": time.monotonic() - began}
-        print(json.dumps(ended), file=answers, flush=True)
-    os._exit(0)  # what libraries do at the end of a process was cleared
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, or minus the signal that ended it; None before its end was seen."""
+        return None if self.found is None else self.found.code
 
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs."""
+        if self.found is None:
+            self.server.listen(0)
+            self.found = self.server.ended.pop(self.number, None)
+        return self.returncode
 
-def load() -> None:
-    """Load what commands load, and leave the garbage collector nothing to look at."""
-    import gc
-    import importlib
-    import pkgutil
+    def end(self, seconds: float | None = None) -> Ended:
+        """Wait for the end.
 
-    import toolkit
+        Raises:
+            subprocess.TimeoutExpired: it does not come within so many seconds.
+        """
+        limit = None if seconds is None else time.monotonic() + seconds
+        while self.poll() is None:
+            left = None if limit is None else limit - time.monotonic()
+            if left is not None and left <= 0:
+                raise subprocess.TimeoutExpired(str(self.pid), seconds or 0)
+            self.server.listen(left)
+        assert self.found is not None
+        return self.found
 
-    for found in pkgutil.walk_packages(toolkit.__path__, "toolkit."):
-        if not found.name.endswith("__main__"):
-            importlib.import_module(found.name)
-    import datasets
-    import sklearn.metrics
-    import transformers
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for the end and return what it printed."""
+        ended = self.end(timeout)
+        return ended.output, ended.errors
 
-    for name in ("AutoModel", "AutoTokenizer", "PreTrainedTokenizerFast", "BertModel", "LlamaForCausalLM"):
-        getattr(transformers, name)
-    assert datasets
-    assert sklearn
-    # What libraries do at the end of a process costs more than to start it; what a command adds is still done.
-    atexit._clear()
-    gc.collect()
-    gc.freeze()
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the exit code."""
+        return self.end(timeout).code
 
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
-def wait(child: int) -> int:
-    """Return the exit code of a process, or minus the signal that ended it."""
-    limit = time.monotonic() + SECONDS
-    while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > limit:
-            os.killpg(child, signal.SIGKILL)
-        time.sleep(0.002)
-
-
-def become(request: dict[str, Any], output: int, errors: int) -> None:
-    """Turn this copy into the process of a command, and end with it."""
-    os.setpgid(0, 0)
-    os.environ.clear()
-    os.environ.update(request["environment"])
-    os.chdir(request["folder"])
-    redirect(request["redirected"], output, errors)
-    tempfile.tempdir = None
-    if request["largest_file"] is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest_file"],) * 2)
-    obey_permissions()
-    code: object = 0
-    try:
-        execute(request["words"])
-    except SystemExit as end:
-        code = end.code
-        if code is not None and not isinstance(code, int):
-            print(code, file=sys.stderr)
-            code = 1
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            code = 120  # as the interpreter does
-    os._exit(int(code or 0))
-
-
-def redirect(redirected: Mapping[str, str], output: int, errors: int) -> None:
-    """Give this process its own stdin, stdout and stderr."""
-    encoding, _, handling = os.environ.get("PYTHONIOENCODING", "").partition(":")
-    for number, sign, given, name, mode in (
-        (0, "<", os.open(os.devnull, os.O_RDONLY), "stdin", "r"),
-        (1, ">", output, "stdout", "w"),
-        (2, "2>", errors, "stderr", "w"),
-    ):
-        target = redirected.get(sign)
-        if target == "&-":
-            os.close(number)
-            setattr(sys, name, None)
-            continue
-        flags = os.O_RDONLY if mode == "r" else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        os.dup2(given if target is None else os.open(target, flags, 0o666), number)
-        raw = io.FileIO(number, mode, closefd=False)
-        buffer = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
-        how = handling or ("backslashreplace" if name == "stderr" else "strict")
-        setattr(sys, name, io.TextIOWrapper(buffer, encoding or "utf-8", how, line_buffering=name == "stderr"))
-
-
-def obey_permissions() -> None:
-    """Give up root's right to read and write everything, so that a folder that is read-only is one."""
-    if os.geteuid() != 0:
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
-    sets = (ctypes.c_uint32 * 6)()
-    assert libc.capget(header, sets) == 0
-    sets[0] &= ~FILES_OF_OTHERS
-    assert libc.capset(header, sets) == 0
-
-
-def execute(words: list[str]) -> None:
-    """Run `toolkit ...`, `python -m toolkit ...` or `python FILE ...` in this process."""
-    from toolkit.environment import prepare_environment
-
-    prepare_environment()
-    if words[0] == "toolkit" or words[:3] == ["python", "-m", "toolkit"]:
-        from toolkit.cli import main
-
-        sys.argv = ["toolkit", *words[1 if words[0] == "toolkit" else 3 :]]
-        sys.exit(main())
-    assert words[0] == "python", words
-    sys.argv = words[1:]
-    sys.path[0] = str(Path(words[1]).resolve().parent)
-    runpy.run_path(words[1], run_name="__main__")
-
-
-if __name__ == "__main__":
-    serve()
+    def kill(self) -> None:
+        """Send SIGKILL, unless it has ended."""
+        self.send_signal(signal.SIGKILL)

@@ -21,7 +21,7 @@ import transformers
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from recipe_layouts import RECIPES, WEIGHTED, config_class, load_recipe, small_arguments
-from standin_device import NAME, Fault, standin_device
+from standin_device import DEVICES, NAME, Fault, standin_device
 from torch.distributed.fsdp import CPUOffloadPolicy
 
 from toolkit import losses, vocabulary_loss
@@ -66,11 +66,15 @@ ENVIRONMENT = {
     "whole": ON_CPU,
     "sharded": SHARDED,
     "offloaded": {**SHARDED, "FSDP_OFFLOAD_PARAMS": "true"},
+    "spread": ON_CPU,
 }
 WALKED = [*RECIPES, WEIGHTED[0]]
 # Beside cpu and whole, which are those of every recipe: one that generates, one with a global-batch loss, one with two
-# models.
-MORE = {"chat": ("sharded",), "classify": ("offloaded",), "embed": ("sharded",), "prefer": ("offloaded",)}
+# models; those with an encoder and a decoder are spread over several devices too.
+MORE = {
+    **{"chat": ("sharded", "spread"), "classify": ("offloaded",), "embed": ("sharded", "spread")},
+    **{"prefer": ("offloaded", "spread"), "translate": ("spread",)},
+}
 # Walked with classify, each beside adamw, which all recipes take.
 OPTIMIZERS = ("sgd", "adafactor", "muon")
 KINDS = {
@@ -104,6 +108,8 @@ def runtime_on(layout: str, config: Config) -> Iterator[Runtime]:
         runtime.accelerator.state.fsdp_plugin.cpu_offload = CPUOffloadPolicy(pin_memory=True)
     if layout != "cpu":
         PartialState._shared_state["device"] = runtime.accelerator.state.device = torch.device(NAME, 0)
+    if layout == "spread":
+        runtime = replace(runtime, strategy=replace(runtime.strategy, devices=DEVICES))
     yield runtime
     runtime.accelerator.free_memory()
 

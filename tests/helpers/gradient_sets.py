@@ -1,7 +1,7 @@
-"""Counts the bytes of gradients that a step sends, with DDP and with FSDP2, by one and by four micro-batches.
+"""Counts the bytes of gradients that a step sends, with DDP, FSDP2 and ZeRO, by one and by four micro-batches.
 
-As a script it forks the processes, two at a time, and writes down in the file that it is given what their communication
-hooks saw.
+As a script it forks the processes, two at a time, and writes down in the file that it is given what they handed to
+collectives.
 """
 
 import gc
@@ -12,7 +12,11 @@ import sys
 from multiprocessing import get_context
 from pathlib import Path
 
-import torch._dynamo  # noqa: F401 (loaded by sharding: before the fork it is loaded once)
+os.environ["DS_ACCELERATOR"] = "cpu"
+
+# Loaded by sharding: before the fork it is loaded once.
+import deepspeed  # noqa: F401
+import torch._dynamo  # noqa: F401
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "performance"))
 
@@ -30,9 +34,17 @@ SHARDED = {
     "FSDP_RESHARD_AFTER_FORWARD": "true",
     "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
 }
+WAYS: dict[str, dict[str, str]] = {
+    "DDP": {},
+    "FSDP2": SHARDED,
+    **{
+        f"ZeRO {stage}": {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": str(stage)}
+        for stage in (1, 2, 3)
+    },
+}
 
 
-def count(rank: int, port: int, sharded: bool, reduce_each: bool, output: Path) -> None:
+def count(rank: int, port: int, way: str, reduce_each: bool, output: Path) -> None:
     """Be one of the two processes."""
     os.environ |= {
         "RANK": str(rank),
@@ -42,7 +54,7 @@ def count(rank: int, port: int, sharded: bool, reduce_each: bool, output: Path) 
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "ACCELERATE_USE_CPU": "true",
-        **(SHARDED if sharded else {}),
+        **WAYS[way],
     }
     found = count_loops([4] if reduce_each else [1, 4], reduce_each, plain=False)
     if found is not None:
@@ -54,22 +66,20 @@ def main() -> None:
     output = Path(sys.argv[1])
     # What is loaded stays: no process looks through it again when it ends.
     gc.freeze()
-    results: dict[str, dict[str, dict[str, Bytes]]] = {"DDP": {}, "FSDP2": {}}
-    for sharded, reduce_each in ((False, False), (True, False), (True, True)):
+    results: dict[str, dict[str, dict[str, Bytes]]] = {way: {} for way in WAYS}
+    for way, reduce_each in (*((way, False) for way in WAYS), ("FSDP2", True)):
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
             port = listening.getsockname()[1]
         context = get_context("fork")
-        pair = [
-            context.Process(target=count, args=(rank, port, sharded, reduce_each, output)) for rank in range(PROCESSES)
-        ]
+        pair = [context.Process(target=count, args=(rank, port, way, reduce_each, output)) for rank in range(PROCESSES)]
         for process in pair:
             process.start()
         for process in pair:
             process.join()
         if any(process.exitcode for process in pair):
-            sys.exit(f"sharded {sharded}, reduce_each {reduce_each}: {[process.exitcode for process in pair]}")
-        results["FSDP2" if sharded else "DDP"] |= json.loads(output.read_text(encoding="utf-8"))
+            sys.exit(f"{way}, reduce_each {reduce_each}: {[process.exitcode for process in pair]}")
+        results[way] |= json.loads(output.read_text(encoding="utf-8"))
     output.write_text(json.dumps(results), encoding="utf-8")
 
 

@@ -449,7 +449,7 @@ def carry_out(recipe: Any, config: Any, runtime: Any) -> Outcome:
     from toolkit.loop import train
     from toolkit.prepare import prepare, whole_model
     from toolkit.printed_plan import parts_of, plan
-    from toolkit.rehearsal.end_of_run import results_for_export
+    from toolkit.rehearsal.end_of_run import RunFacts, results_for_export
 
     task = runtime.together(lambda: recipe.task(config))
     training = prepare(task, config, runtime)
@@ -463,7 +463,7 @@ def carry_out(recipe: Any, config: Any, runtime: Any) -> Outcome:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place, "model")
             folder.mkdir()
-            task.export(module, folder, results_for_export(task, config, last.metrics, {}, 1, last.details))
+            task.export(module, folder, results_for_export(task, config, RunFacts(last, 1)))
             read_back(folder)
     parts = parts_of(module, training.unused) if runtime.is_main else ()
     return Outcome("trained", tuple(parts), numbers, tuple(name for name in LIMITS if name in summary))

@@ -73,18 +73,15 @@ def written_once(name: str, data: Path) -> list[str]:
     return [word.replace(str(own), str(shared)) for word in arguments]
 
 
-def whole(tensor: Any) -> Any:
-    """Return a tensor that may be sharded whole, in every process."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
 def run_all(output: Path, data: Path, micro_batches: list[int | None], names: list[str]) -> None:
     """Train every recipe with every size of micro-batch."""
     import torch
 
+    from toolkit.checkpoint.sharded import whole_weights
     from toolkit.config.parser import parse
     from toolkit.distributed.start_runtime import start_runtime
     from toolkit.loop import train
+    from toolkit.models.parameters import weights_of
     from toolkit.prepare import prepare
     from toolkit.printed_plan import active_dropout
 
@@ -102,13 +99,16 @@ def run_all(output: Path, data: Path, micro_batches: list[int | None], names: li
             training.output.rows = []
             last = train(training)
             module = runtime.accelerator.unwrap_model(training.model)
-            weights = torch.cat([whole(p.detach()).flatten().double() for p in module.parameters()])
+            trained, found = weights_of(module), whole_weights(module, runtime)
+            numbers = [found[name].flatten().double() for name in sorted(trained) if name in found]
+            weights = torch.cat(numbers) if numbers else None
             rows = [asdict(row) for row in training.output.rows]
             results[f"{name} {micro}"] = {
                 "weights": weights,
                 "rows": rows,
                 "metrics": last.metrics,
                 "examples": last.examples,
+                "details": last.details,
                 "dropout": active_dropout(training.model),
                 "drawn_by_topology": training.drawn_by_topology,
                 "packs": training.sampler.packed,

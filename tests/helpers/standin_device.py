@@ -19,6 +19,7 @@ It changes torch for as long as a process lives, so it belongs into a process of
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ import torch
 import torch.distributed.fsdp._fully_shard._fsdp_param as fsdp_param
 import torch.distributed.fsdp._fully_shard._fsdp_param_group as fsdp_param_group
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -42,6 +44,11 @@ from toolkit.attention import in_plain_sight, torch_attention
 
 ROOT = Path(__file__).parents[2]
 NAME = "standin"
+DEVICES = 3
+"""Only what is spread over several uses any but the first."""
+COMPUTES_AGAIN = "_run_fn_with_dynamo_disabled"
+"""Torch's function that computes activations again in a backward pass."""
+again = getattr(torch.utils.checkpoint, COMPUTES_AGAIN, lambda function, *args: function(*args))
 aten = torch.ops.aten
 INDEXING = {
     *(aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_),
@@ -74,14 +81,14 @@ class DeviceTensor(torch.Tensor):
     """Where they really are."""
 
     @staticmethod
-    def __new__(cls, values: torch.Tensor) -> "DeviceTensor":
+    def __new__(cls, values: torch.Tensor, number: int = 0) -> "DeviceTensor":
         made: DeviceTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
             values.size(),
             strides=values.stride(),
             storage_offset=values.storage_offset(),
             dtype=values.dtype,
-            device=f"{NAME}:0",
+            device=f"{NAME}:{number}",
         )
         made.values = values
         return made
@@ -118,6 +125,8 @@ class Device(TorchDispatchMode):
         self.watching = False
         self.pinned: dict[int, Any] = {}
         """The storages that are pinned; kept, so that no other one comes to lie where one was."""
+        self.sent: Counter[tuple[int, int]] = Counter()
+        """Bytes that were copied from one device to another, by their numbers."""
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """Take the memory of a tensor of the host for pinned."""
@@ -149,16 +158,19 @@ class Device(TorchDispatchMode):
             return self.pin(args[0].clone())
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         to_device = any(map(on_device, tensors))
+        number = next((tensor.device.index for tensor in tensors if on_device(tensor)), 0)
         if kwargs.get("device") is not None:
-            to_device = torch.device(kwargs["device"]).type == NAME
-            kwargs["device"] = torch.device("cpu") if to_device else kwargs["device"]
+            device = torch.device(kwargs["device"])
+            to_device, number = device.type == NAME, device.index or 0
+            kwargs["device"] = torch.device("cpu") if to_device else device
         pinned = kwargs.pop("pin_memory", False)
         if packet is aten._to_copy:
-            self.check_copy(operation, args[0], to_device, None, bool(kwargs.get("non_blocking")))
+            self.check_copy(operation, args[0], to_device, number, None, bool(kwargs.get("non_blocking")))
         elif packet is aten.copy_:
             into, source, *rest = args
-            to_device = on_device(into)
-            self.check_copy(operation, source, to_device, into, bool((*rest, kwargs.get("non_blocking"))[0]))
+            to_device, number = on_device(into), into.device.index or 0
+            waited = bool((*rest, kwargs.get("non_blocking"))[0])
+            self.check_copy(operation, source, to_device, number, into, waited)
         else:
             self.check(operation, args, kwargs, tensors)
         result = operation(*tree_map(values_of, args), **tree_map(values_of, kwargs))
@@ -171,12 +183,23 @@ class Device(TorchDispatchMode):
             return written[0] if isinstance(result, torch.Tensor) else result
         if pinned:
             self.pin(result)
-        return tree_map(as_on_device, result) if to_device else result
+        return tree_map(partial(as_on_device, number=number), result) if to_device else result
 
     def check_copy(
-        self, operation: Any, source: torch.Tensor, to_device: bool, into: torch.Tensor | None, non_blocking: bool
+        self,
+        operation: Any,
+        source: torch.Tensor,
+        to_device: bool,
+        number: int,
+        into: torch.Tensor | None,
+        non_blocking: bool,
     ) -> None:
-        """Take note of a copy that the host waits for. (Torch pins a new copy on the host that nobody waits for.)"""
+        """Take note of a copy that the host waits for, and of what goes from one device to another.
+
+        (Torch pins a new copy on the host that nobody waits for.)
+        """
+        if on_device(source) and to_device and source.device.index != number:
+            self.sent[source.device.index, number] += source.numel() * source.element_size()
         if source.numel() == 0 or on_device(source) == to_device:
             return
         if not non_blocking:
@@ -192,6 +215,9 @@ class Device(TorchDispatchMode):
         host = [tensor for tensor in tensors if not on_device(tensor)]
         if not device:
             return
+        if len(places := sorted({str(tensor.device) for tensor in device})) > 1:
+            # What CUDA says, whatever the shapes are.
+            raise RuntimeError(f"Expected all tensors to be on the same device, but found two: {', '.join(places)}")
         if operation.overloadpacket in INDEXING:
             if any(index is not None and not on_device(index) for index in args[1]):
                 self.note("an index on the host", operation)
@@ -209,9 +235,9 @@ def values_of(value: Any) -> Any:
     return value.values if on_device(value) else value
 
 
-def as_on_device(value: Any) -> Any:
-    """Return a result as a tensor on the stand-in."""
-    return DeviceTensor(value) if isinstance(value, torch.Tensor) and not on_device(value) else value
+def as_on_device(value: Any, number: int) -> Any:
+    """Return a result as a tensor on the stand-in of this number."""
+    return DeviceTensor(value, number) if isinstance(value, torch.Tensor) and not on_device(value) else value
 
 
 def places(frame: FrameType | None) -> Iterator[str]:
@@ -237,6 +263,12 @@ class HostFunctions(TorchFunctionMode):
             made = torch.nn.Parameter(args[1], args[0].requires_grad) if held else args[1]
             return torch.utils.swap_tensors(args[0], made)
         return function(*args, **kwargs)
+
+
+def in_mode(function: Callable[..., Any], *args: Any) -> Any:
+    """Compute activations again: a backward pass leaves modes for functions out."""
+    with HostFunctions():
+        return again(function, *args)
 
 
 def attention(
@@ -284,6 +316,9 @@ class Backend:
     def one(self, *_: Any) -> int:
         return 1
 
+    def device_count(self, *_: Any) -> int:
+        return DEVICES
+
     def get_rng_state(self, *_: Any) -> torch.Tensor:
         return torch.get_rng_state()
 
@@ -294,8 +329,13 @@ class Backend:
     def stream(self, _: Any) -> Iterator[None]:
         yield
 
-    is_initialized = is_available = device_count = one
-    current_device = _is_in_bad_fork = manual_seed = manual_seed_all = set_device = synchronize = zero
+    device = stream
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16]
+
+    is_initialized = is_available = one
+    current_device = _is_in_bad_fork = manual_seed = manual_seed_all = set_rng_state = set_device = synchronize = zero
 
 
 def register() -> None:
@@ -330,6 +370,7 @@ def standin_device() -> Iterator[Device]:
         for module in (fsdp_param, fsdp_param_group):
             for name in ("alloc_storage", "free_storage"):
                 stack.enter_context(mock.patch.object(module, name, create=True))
+        stack.enter_context(mock.patch.object(torch.utils.checkpoint, COMPUTES_AGAIN, in_mode, create=True))
         stack.enter_context(HostFunctions())
         stack.enter_context(device)
         yield device

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psutil
-from launching import CPU, clean_environment
+from launching import CPU, Process, begin, clean_environment
 
 from toolkit.cli import main
 
@@ -135,23 +134,13 @@ class Job:
         words += ["--trouble.what", trouble.what, "--trouble.place", trouble.place, "--trouble.at", str(trouble.at)]
         words += [] if trouble.rank is None else ["--trouble.rank", str(trouble.rank)]
         log, processes = signs / "log.txt", []
+        log.touch()
         if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             # What a shell does to a command in the background, and with it to all that this starts.
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        with log.open("w", encoding="utf-8") as output:
-            for before, environment in (launcher or self.launcher).commands():
-                # A session of its own, so that a signal to the whole group does not reach who sends it.
-                processes.append(
-                    subprocess.Popen(
-                        [*before, *words],
-                        env=clean_environment(**environment),
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=output,
-                        cwd=self.parent,
-                        start_new_session=True,
-                    )
-                )
+        for before, environment in (launcher or self.launcher).commands():
+            # In a session of its own, so that a signal to the whole group does not reach who sends it.
+            processes.append(begin([*before, *words], clean_environment(**environment), self.parent, log))
         start = Start(self, trouble, signs, log, processes)
         try:
             yield start
@@ -203,9 +192,7 @@ class Job:
 class Start:
     """The processes of one start, as those see it who wait for them."""
 
-    def __init__(
-        self, job: Job, trouble: Trouble, signs: Path, log: Path, processes: list["subprocess.Popen[bytes]"]
-    ) -> None:
+    def __init__(self, job: Job, trouble: Trouble, signs: Path, log: Path, processes: list[Process]) -> None:
         self.job = job
         self.trouble = trouble
         self.signs = signs
@@ -268,7 +255,7 @@ class Start:
         """Return the loader processes of a process."""
         return self.process(rank).children()
 
-    def send(self, number: signal.Signals, *processes: "psutil.Process | subprocess.Popen[bytes]") -> None:
+    def send(self, number: signal.Signals, *processes: "psutil.Process | Process") -> None:
         """Send a signal to processes, the launcher by default."""
         for process in processes or self.processes[:1]:
             process.send_signal(number)
@@ -306,5 +293,5 @@ class Start:
             time.sleep(0.02)
             left = self.alive()
         ended = time.monotonic()
-        codes = [int(process.returncode) for process in self.processes]
+        codes = [process.wait() for process in self.processes]
         return Ending(codes, ended - since, ended - launcher_ended, len(left), self.said())

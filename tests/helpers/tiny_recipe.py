@@ -158,15 +158,36 @@ NETWORKS = {"spare": Spare, "layers": Layered}
 
 def stop_after(steps: int, folder: Path) -> None:
     """Ask the run to stop once this process has done so many steps."""
-    done = 0
+    before: Any = None
 
-    def count(*_: object) -> None:
-        nonlocal done
-        done += 1
-        if done == steps:
+    def count(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        nonlocal before
+        # DeepSpeed steps one group after another.
+        done = max(float(state["step"]) for state in optimizer.state.values())
+        before = done - 1 if before is None else before
+        if done - before == steps:
             (folder / "STOP").touch()
 
     register_optimizer_step_post_hook(count)
+
+
+def keep_masters_in_float64() -> None:
+    """Have DeepSpeed keep its master weights, and send gradients, as the network computes; it has no setting for it."""
+    from deepspeed.runtime.base_optimizer import ZeROOptimizer
+    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+    ZeROOptimizer._configure_master_weights = lambda *_, **__: torch.float64
+    for kind in (DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3):
+
+        def begin(self: Any, *inputs: Any, begin: Any = kind.__init__, **named: Any) -> None:
+            # It refuses this type where it scatters sums, which it does all the same.
+            scatters = named.pop("reduce_scatter", True)
+            precise = dict.fromkeys(("communication_data_type", "gradient_accumulation_dtype"), torch.float64)
+            begin(self, *inputs, **{**named, **precise, "reduce_scatter": False})
+            self.reduce_scatter = scatters
+
+        kind.__init__ = begin
 
 
 def no_metric(predictions: Any, references: Any) -> Any:
@@ -177,6 +198,8 @@ def task(config: Tiny) -> Task:
     flaw, seen = config.model.flaw, os.environ.get("TINY_SEEN")
     rank = os.environ.get("RANK", "0")
     calls = 0
+    if "TINY_FLOAT64_MASTERS" in os.environ:
+        keep_masters_in_float64()
     if rank == "0" and "TINY_STOP_AFTER" in os.environ:
         stop_after(int(os.environ["TINY_STOP_AFTER"]), Path(str(config.output)))
 

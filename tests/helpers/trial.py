@@ -3,8 +3,6 @@
 import gc
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -14,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import clean_environment
+from command_server import PROGRAMS
+from launching import finished
 
 from toolkit.cli import main
 from toolkit.recipe_command import fine_tune
@@ -122,17 +121,9 @@ def run_outside(words: Sequence[str | Path], folder: Path, **environment: str) -
 
     Its first word is python, accelerate or torchrun; those of this environment are taken.
     """
-    command = [str(Path(sys.executable).parent / str(words[0])), *map(str, words[1:]), "--output", str(folder)]
+    command = [PROGRAMS / str(words[0]), *words[1:], "--output", folder]
     folder.parent.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        cwd=folder.parent,
-        env=clean_environment(**environment),
-        check=False,
-    )
+    done = finished(command, SECONDS, environment, folder.parent)
     return Outcome(done.returncode, done.stdout, done.stderr, folder)
 
 

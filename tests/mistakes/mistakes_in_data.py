@@ -14,6 +14,11 @@ def wrong(
     return Mistake(command, says, mend or {}, then, before, QUICK)
 
 
+ONE_WORD = (
+    r"""awk 'BEGIN {print "Nr,Word,Tag"; n = 1} NF < 2 {n++; next} {print n "," $1 "," $2}' words.conll > rows.csv"""
+)
+"""Makes a table of the sentences in words.conll, with one word in each row."""
+
 MISTAKES = (
     # Where it is.
     wrong(f"{CLASSIFY} reviws.csv", "no such file or folder; did you mean", mend={"reviws": "reviews"}),
@@ -135,6 +140,25 @@ MISTAKES = (
     ),
     wrong(f"{CLASSIFY} reviews.csv --data.max_length 1000", "takes at most 512 tokens; give", mend={"1000": "512"}),
     # Tags.
+    wrong(
+        "python recipes/tag.py --data.train rows.csv",
+        "if 'Nr' tells which sentence a word is of, give --data.sentence Nr",
+        before=ONE_WORD,
+        mend={"": "--data.sentence Nr"},
+    ),
+    wrong(
+        "python recipes/tag.py --data.train rows.csv --data.sentence nr",
+        "data.sentence is 'nr'",
+        "the data has 'Nr'; name the one that tells which sentence a word is of",
+        before=ONE_WORD,
+        mend={" nr": " Nr"},
+    ),
+    wrong(
+        "python recipes/tag.py --data.train rows.csv --data.sentence Nr",
+        "in column 'Nr' comes again in row",
+        "sort the rows",
+        before=f"{ONE_WORD}; sed -n 2p rows.csv >> rows.csv",
+    ),
     wrong("python recipes/tag.py --data.train reviews.csv", "no row of the column 'label' has more than one word"),
     wrong(
         "python recipes/tag.py --data.train words.conll --data.tags label", "the data has the columns 'tokens', 'tags'"

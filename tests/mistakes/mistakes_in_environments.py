@@ -12,7 +12,27 @@ def wrong(
     return Mistake(command, says, mend or {}, then, before, "")
 
 
+def lacking(package: str) -> str:
+    """Return what makes a folder `without`; on PYTHONPATH it stands for a Python that does not have this package."""
+    error = f"raise ModuleNotFoundError('No module named {package}', name='{package}')"
+    # Read-only: the interpreter would keep what it makes of the module beside it.
+    return f'mkdir without && echo "{error}" > without/{package}.py && chmod 555 without'
+
+
 MISTAKES = (
+    # Packages that are not installed.
+    wrong(
+        "PYTHONPATH=without toolkit report runs/reviews",
+        "a report needs the package vl_convert, which is not installed; install it with pip install -e '.[report]'",
+        before=lacking("vl_convert"),
+        then="toolkit report runs/reviews",
+    ),
+    wrong(
+        f"PYTHONPATH=without python recipes/tag.py --data.train words.conll {SHORT} --rehearse false",
+        "entity F1 needs the package seqeval, which is not installed; install it with pip install -e '.[tag]'",
+        before=lacking("seqeval"),
+        then=f"python recipes/tag.py --data.train words.conll {SHORT} --rehearse false",
+    ),
     # Where things are written.
     wrong(
         f"{CLASSIFY} --output shut",
@@ -78,10 +98,27 @@ MISTAKES = (
     # What a launch file sets.
     wrong(f"ACCELERATE_MIXED_PRECISION=fp16 {CLASSIFY}", "needs an accelerator; on CPU use bf16 or no"),
     wrong(f"ACCELERATE_MIXED_PRECISION=fp8 {CLASSIFY}", "use bf16, fp16 or no"),
-    wrong(f"ACCELERATE_USE_DEEPSPEED=true {CLASSIFY}", "asks for DeepSpeed", "use one of accelerate_configs/"),
+    wrong(f"ACCELERATE_USE_DEEPSPEED=true {CLASSIFY}", "asks for DeepSpeed", "start it with `accelerate launch`"),
     wrong(f"ACCELERATE_USE_FSDP=true FSDP_VERSION=2 {CLASSIFY}", "no launcher started this one", then=CLASSIFY),
     wrong(f"ACCELERATE_DYNAMO_BACKEND=inductor {CLASSIFY}", "leave dynamo_backend and dynamo_config out"),
+    wrong(
+        f"{CLASSIFY} --batch.stages 2",
+        "batch.stages is 2, and 1 process was started",
+        "--num_processes 2, or leave batch.stages out",
+        then=CLASSIFY,
+    ),
+    wrong(
+        f"{CLASSIFY} --batch.stages 2 --batch.micro auto --batch.compress bf16",
+        "batch.micro is auto and batch.stages is 2",
+        "a pipeline sends no gradients of weights",
+    ),
     wrong(f"ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4 {CLASSIFY}", "remove it there, the toolkit derives it"),
+    wrong(
+        f"ACCELERATE_USE_CPU=true {CLASSIFY} --model.device_map balanced --batch.micro auto",
+        "takes several GPUs, and the launch configuration asks for the CPU; leave one of them out",
+        "batch.micro is auto: what fits is tried on one GPU alone",
+        then=CLASSIFY,
+    ),
     # Launchers.
     Mistake(
         "accelerate launch --config_file accelerate_configs/cpu.yaml --num_processes 1 recipes/classify.py "

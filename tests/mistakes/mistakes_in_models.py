@@ -17,6 +17,17 @@ MISTAKES = (
     wrong(
         f"{TEXTS} --model.name model/encoder", "and there is no such folder; did you mean", mend={"model/": "models/"}
     ),
+    wrong(
+        "python recipes/classify.py --data.train reviws.csv --model.name models/encodr",
+        "data.train is 'reviws.csv', but there is no such file or folder",
+        "and there is no such folder",
+        mend={"reviws": "reviews", "encodr": "encoder"},
+    ),
+    wrong(
+        "python recipes/tag.py --data.train wrods.conll --model.name bert-base",
+        "data.train is 'wrods.conll', but there is no such file or folder; did you mean words.conll?",
+        "model.name is 'bert-base': there is no such folder, it is not in the local cache",
+    ),
     wrong(f"{TEXTS} --model.name models/encodr", "and there is no such folder", mend={"encodr": "encoder"}),
     wrong(f"{TEXTS} --model.name bert-base-uncased", "not in the local cache", "HF_HUB_OFFLINE"),
     wrong(f"{TEXTS} --model.name 'bert base'", "give a model folder or a hub id (owner/name)"),

@@ -17,8 +17,7 @@ import mistakes_in_environments
 import mistakes_in_models
 import mistakes_in_settings
 import pytest
-from command_server import CommandServer, run_here
-from launching import ROOT, clean_environment
+from launching import ROOT, clean_environment, server
 from mistake import Mistake, check_untouched, state_of
 from users_folder import RUNS, SHORT, STOPPED
 
@@ -35,14 +34,7 @@ MISTAKES: list[Mistake] = [row for table in TABLES for row in table.MISTAKES]
 def environment() -> dict[str, str]:
     """Return what a user's shell has, and one thread."""
     path = os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "helpers", ROOT / "tests")))
-    return clean_environment(PYTHONPATH=path, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[CommandServer]:
-    """The process that starts commands."""
-    with CommandServer(environment()) as server:
-        yield server
+    return clean_environment(PYTHONPATH=path, OMP_NUM_THREADS="1")
 
 
 class Folder:
@@ -60,8 +52,8 @@ class Folder:
         try:
             yield
         finally:
+            subprocess.run(["chmod", "-R", "u+rwX", self.place], check=True)
             if state_of(self.place) != self.state or names_in(self.place) != names_in(self.kept):
-                subprocess.run(["chmod", "-R", "u+rwX", self.place], check=True)
                 shutil.rmtree(self.place)
                 shutil.copytree(self.kept, self.place, symlinks=True)
 
@@ -72,7 +64,7 @@ def names_in(folder: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(server: CommandServer, tmp_path_factory: pytest.TempPathFactory) -> Folder:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     """The folder in which mistakes are made, as it is before."""
     place = tmp_path_factory.mktemp("user") / "work"
     maker = ROOT / "tests" / "helpers" / "users_folder.py"
@@ -80,27 +72,25 @@ def folder(server: CommandServer, tmp_path_factory: pytest.TempPathFactory) -> F
         *(f"python recipes/{command} {' '.join(SHORT)} --output runs/{name}" for name, command in RUNS.items()),
         f"python {maker} stop recipes/{STOPPED} --output runs/stopped",
     ]
-    made = server.run(f"python {maker} {place}", place.parent)
+    made = server().run(f"python {maker} {place}", place.parent, environment())
     assert made.code == 0, made.errors
     for command in commands:
-        ended = server.run(command, place)
+        ended = server().run(command, place, environment())
         assert ended.code == (75 if " stop " in command else 0), ended.errors
     return Folder(place)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=[f"{row.before} {row.command}".strip() for row in MISTAKES])
-def test_mistake(mistake: Mistake, server: CommandServer, folder: Folder) -> None:
+def test_mistake(mistake: Mistake, folder: Folder) -> None:
     place = folder.place
     with folder.restored():
         mistake.prepare(place)
         before = state_of(place)
-        ended = (
-            run_here(mistake.command, place, environment()) if mistake.launched else server.run(mistake.command, place)
-        )
+        ended = server().run(mistake.command, place, environment())
         mistake.check_message(ended)
         check_untouched(before, place)
         if mistake.mended is not None:
-            then = server.run(mistake.mended, place)
+            then = server().run(mistake.mended, place, environment())
             assert then.code == mistake.outcome, (mistake.mended, then.errors or then.output)
 
 

@@ -1,5 +1,6 @@
 """The notebook on data parallel ways, run from top to bottom: one sum, the bytes of each way, what goes wrong."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -55,6 +56,40 @@ def test_bytes_are_those_of_the_weights_as_often_as_each_way_sends_them(figures:
     calls = {way: count["gradients"] for way, count in figures["calls"].items()}
     assert calls["ddp, accumulated with no_sync"] == calls["ddp"]
     assert calls["fsdp, accumulated"] == calls["fsdp"]
+
+
+SCHEDULES = ("GPipe", "1F1B", "interleaved 1F1B")
+
+
+def test_a_pipeline_gives_the_gradients_of_the_whole_batch_whatever_its_micro_batches_are(
+    figures: dict[str, Any],
+) -> None:
+    pipeline = figures["pipeline"]
+    assert set(pipeline["differences"]) == {f"{name}, {way}" for name in ("decoder", "encoder") for way in SCHEDULES}
+    assert max(pipeline["differences"].values()) < 1e-12
+    for units in pipeline["units"].values():
+        assert len(set(units)) > 2
+    # What is sent has the shape of the largest micro-batch: in four of them its hidden states of width 64, in 8 bytes,
+    # over each boundary between two stages; process 0 sends as much forward as process 1 sends back.
+    once = PARTS * pipeline["capacity"]["decoder"] * 64 * 8
+    assert pipeline["sent"] == {"GPipe": [once] * 2, "1F1B": [once] * 2, "interleaved 1F1B": [3 * once] * 2}
+    assert pipeline["held"]["GPipe"] == [PARTS, PARTS]
+    assert pipeline["held"]["1F1B"] == [2, 1]
+
+
+def test_the_timelines_of_the_pipelines_are_possible_ones(figures: dict[str, Any]) -> None:
+    for schedule, slots in figures["pipeline"]["slots"].items():
+        stages = 4 if schedule == "interleaved 1F1B" else 2
+        assert len(slots) == 2 * stages * PARTS
+        at = {(slot["what"], slot["stage"], slot["micro"]): slot for slot in slots}
+        for process in (0, 1):
+            own = sorted((slot["begin"], slot["end"]) for slot in slots if slot["process"] == process)
+            assert all(end <= begin for (_, end), (begin, _) in pairwise(own))
+        for micro in range(PARTS):
+            way = [at["forward", stage, micro] for stage in range(stages)]
+            way += [at["backward", stage, micro] for stage in reversed(range(stages))]
+            assert all(one["end"] <= other["begin"] for one, other in pairwise(way))
+    assert all(0 < share < 1 for shares in figures["pipeline"]["idle"].values() for share in shares)
 
 
 def test_what_goes_wrong_differs_and_is_mended(figures: dict[str, Any]) -> None:

@@ -5,12 +5,13 @@ import json
 import math
 import os
 import pty
+import select
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from launching import ROOT, TINY, clean_environment
+from launching import ROOT, TINY, clean_environment, server
 
 from toolkit.output import pipes
 from toolkit.output.console import Console, Display, amount, clock, figures
@@ -110,19 +111,18 @@ def test_only_the_main_process_speaks(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_terminal_gets_a_bar_that_moves(tmp_path: object) -> None:
     """The tiny recipe on a pseudo-terminal: the bar is drawn and redrawn, and the last metrics stand in it."""
     leader, follower = pty.openpty()
-    command = [sys.executable, str(TINY), "--output", f"{tmp_path}/run", "--epochs", "20"]
+    line = f"python {TINY} --threads 1 --output {tmp_path}/run --epochs 20 > {os.ttyname(follower)} 2>&1"
     environment = clean_environment(TERM="xterm-256color", COLUMNS="140", LINES="40")
-    with subprocess.Popen(command, stdout=follower, stderr=subprocess.STDOUT, env=environment) as process:
-        os.close(follower)
-        seen = io.BytesIO()
-        while True:
-            try:
-                seen.write(os.read(leader, 4096))
-            except OSError:
-                break
+    process = server().begin(line, tmp_path, environment)
+    seen = io.BytesIO()
+    # Its other end stays open here: what is read would be at its end before the run has opened it.
+    while process.poll() is None or select.select([leader], [], [], 0)[0]:
+        if select.select([leader], [], [], 0.05)[0]:
+            seen.write(os.read(leader, 4096))
+    os.close(follower)
     os.close(leader)
     text = seen.getvalue().decode()
-    assert process.returncode == 0, text
+    assert process.wait() == 0, text
     assert "\x1b[" in text
     assert "training" in text
     assert "evaluating" in text
@@ -152,9 +152,8 @@ def test_a_run_goes_on_where_nobody_reads_what_it_prints(tmp_path: Path) -> None
 
 def test_a_run_whose_streams_are_closed_keeps_its_files_whole(tmp_path: Path) -> None:
     """`>&- 2>&-`: the descriptors are free, and the next files that are opened would get them."""
-    words = [sys.executable, str(TINY), "--threads", "1", "--output", str(tmp_path / "run")]
-    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
-    assert subprocess.run([*closed, *words], env=clean_environment(), timeout=120, check=False).returncode == 0
+    line = f"python {TINY} --threads 1 --output {tmp_path / 'run'} <&- >&- 2>&-"
+    assert server().run(line, tmp_path, clean_environment()).code == 0
     assert json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))["status"] == "finished"
     assert len(list(read_ledger(tmp_path / "run" / "ledger.jsonl"))) == 12
 

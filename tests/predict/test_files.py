@@ -5,7 +5,6 @@ import csv
 import gzip
 import json
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import CPU, clean_environment
+from command_server import PROGRAMS
+from launching import CPU, Process, begin, clean_environment
 from recipe_layouts import config_class, load_recipe, small_arguments
 from small_classify import WORDS
 from trial import Outcome, command_here, run_here, state_of
@@ -113,18 +113,12 @@ def test_the_output_is_the_same_on_any_number_of_processes(run: Path, tmp_path: 
         assert not Parts(output).folder.exists()
 
 
-def started(run: Path, file: Path, output: Path, *more: str, processes: int = 1) -> "subprocess.Popen[str]":
+def started(run: Path, file: Path, output: Path, *more: str, processes: int = 1) -> Process:
     """Start the command in processes of their own."""
-    launcher = ["-m", "accelerate.commands.launch", "--config_file", str(CPU), "--main_process_port", "0"]
+    launcher = [PROGRAMS / "accelerate", "launch", "--config_file", CPU, "--main_process_port", "0"]
     launcher += ["--num_processes", str(processes)]
     words = ["-m", "toolkit", "predict", str(run), str(file), "--output", str(output), "--threads", "1", *more]
-    return subprocess.Popen(
-        [sys.executable, *(launcher if processes > 1 else []), *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=clean_environment(),
-    )
+    return begin([*(launcher if processes > 1 else [sys.executable]), *words], clean_environment())
 
 
 def test_a_kill_loses_at_most_a_block(run: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from recipe_layouts import config_class, load_recipe, small_arguments
 from small_language import arguments as language
 from trial import command_here, run_here
 
-from toolkit.tasks.token_classification.tags import entities
+from toolkit.tasks.token_classification.entities import in_words
 
 SHOWN = {"classify": "prediction", "answer": "answer", "chat": "reply", "summarize": "prediction"}
 SHOWN |= {"translate": "prediction", "classify_images": "prediction"}
@@ -62,7 +62,7 @@ def test_tags_are_those_of_the_evaluation(tmp_path: Path) -> None:
     run = trained("tag", tmp_path, "--optim.lr", "1e-2")
     found = predicted(run, tmp_path / "data" / "eval.conll")
     shown = lines(run / "predictions.jsonl")
-    assert [row["predicted"] for row in shown] == [entities(row["tokens"], row["prediction"]) for row in found]
+    assert [row["predicted"] for row in shown] == [in_words(row["tokens"], row["prediction"]) for row in found]
     assert any(row["predicted"] for row in shown)
     assert all(len(row["prediction"]) == len(row["tokens"]) for row in found)
 

@@ -22,13 +22,21 @@ from trial import command_here, state_of
 from toolkit.details import class_details, right_class
 from toolkit.output.console import Console
 from toolkit.report.charts import lines
-from toolkit.report.command import report
+from toolkit.report.command import html, report
 from toolkit.report.curves import POINTS, curve
+from toolkit.report.entities import entity_errors
 from toolkit.report.page import families
 from toolkit.report.page import page_of as page_of_run
+from toolkit.report.parts import Page, Section
 from toolkit.report.saved import read_run
+from toolkit.report.side_by_side import curves_side_by_side
 from toolkit.task import Task
 
+OUTCOMES = ("exact", "wrong_type", "wrong_boundary", "both_wrong", "missed", "spurious")
+ENTITIES = [
+    {"type": name, **dict(zip(OUTCOMES, counts, strict=True))}
+    for name, *counts in (("", 0, 0, 0, 0, 0, 7), ("place", 1200, 30, 20, 3, 40, 50))
+]
 HOSTILE = "</script><script>alert(1)</script><!-- & \"quoted\" 'so'"
 
 
@@ -73,7 +81,7 @@ def classes(config: Tiny) -> Task:
         made,
         scores=lambda model, batch: [dict.fromkeys(names, 0.2)] * len(batch["labels"]),
         show=lambda number, prediction, reference: {"text": HOSTILE, "number": number},
-        details=class_details(names),
+        details=lambda given, right: {**class_details(names)(given, right), "entities": ENTITIES},
         quality=right_class(names),
     )
 
@@ -114,6 +122,33 @@ def test_nothing_of_a_run_becomes_code(finished: Path) -> None:
     # One for each chart, the library, and the one that draws.
     assert page.scripts == len(page.specs) + 2
     assert HOSTILE in page.cells
+
+
+def test_errors_of_entities(finished: Path) -> None:
+    page = page_of(finished)
+    at = page.cells.index("wrong boundary") - 4
+    assert page.cells[at : at + 8] == ["type", "entities", *(how.replace("_", " ") for how in OUTCOMES)]
+    assert page.cells[at + 8 : at + 16] == ["place", "1,293", "1,200", "30", "20", "3", "40", "50"]
+    assert page.cells[at + 16 : at + 32] == [
+        *("(no type)", "0", "0", "0", "0", "0", "0", "7"),
+        *("all types", "1,293", "1,200", "30", "20", "3", "40", "57"),
+    ]
+    spec = next(spec for spec in page.specs if spec["description"].startswith("1,200 of 1,293 entities"))
+    bars = {(row["type"], row["what"]): row["length"] for row in spec["data"]["values"]}
+    # Right of zero stand the entities of the references, left of it what is none; nothing is drawn of zeros.
+    assert sum(length for (name, _), length in bars.items() if name == "place" and length > 0) == 1293
+    assert bars["place", "spurious"] == -50
+    assert ("(no type)", "missed") not in bars
+
+
+def test_many_types_of_entities() -> None:
+    rows = [{"type": f"t{number}", **dict.fromkeys(OUTCOMES, number)} for number in range(66)]
+    chart = entity_errors(rows)
+    assert chart.spec is not None
+    assert "40 most frequent of 66 types" in chart.note
+    assert {row["type"] for row in chart.spec["data"]["values"]} == {f"t{number}" for number in range(26, 66)}
+    assert len(chart.rows) == 67
+    assert "<svg" in vl_convert.vegalite_to_svg({**chart.spec, "width": 300}, vl_version="6.4")
 
 
 def test_the_loss_of_each_step_is_drawn(finished: Path) -> None:
@@ -264,12 +299,63 @@ def test_runs_side_by_side(finished: Path, tmp_path: Path) -> None:
     assert names == {"run", "other"}
 
 
+def test_twelve_runs_can_be_told_apart(finished: Path, tmp_path: Path) -> None:
+    runs = [replace(read_run(finished), folder=tmp_path / f"run-{number}") for number in range(12)]
+    # One run lacks a metric; the others look in its picture as they do in all.
+    runs[3] = replace(runs[3], evaluations={})
+    names = [run.name for run in runs]
+    by_title = {chart.title: chart for chart in curves_side_by_side(runs, names)}
+    loss, accuracy = by_title["Training loss"], by_title["accuracy"]
+    look_of = {look.name: (look.colour, tuple(look.dash)) for look in loss.legend}
+    assert list(look_of) == names
+    assert len(set(look_of.values())) == 12
+    assert len({colour for colour, _ in look_of.values()}) == 6
+    assert {look.name: (look.colour, tuple(look.dash)) for look in accuracy.legend} == {
+        name: look for name, look in look_of.items() if name != "run-3"
+    }
+    for chart in (loss, accuracy):
+        assert chart.spec is not None
+        line = next(layer for layer in chart.spec["layer"] if layer["mark"]["type"] == "line")
+        colours, dashes = (line["encoding"][channel]["scale"] for channel in ("color", "strokeDash"))
+        drawn = zip(colours["domain"], colours["range"], map(tuple, dashes["range"]), strict=True)
+        assert {name: (colour, dash) for name, colour, dash in drawn} == {
+            look.name: look_of[look.name] for look in chart.legend
+        }
+    # The legend stands above the picture as text.
+    text = html(Page("runs", "", "", [], [], [Section("Curves", [loss])]))
+    assert re.findall(r'<li><svg .*?stroke="(.*?)".*?stroke-dasharray="(.*?)".*?</svg> (.*?)</li>', text) == [
+        (colour, " ".join(map(str, dash)), name) for name, (colour, dash) in look_of.items()
+    ]
+
+
+def test_of_more_lines_than_can_be_told_apart_the_first_are_drawn() -> None:
+    one = curve(np.arange(1, 4), np.array([1.0, 2.0, 3.0]))
+    chart = lines("x", {f"s{number}": one for number in range(9)}, dots={f"d{n}": {2: 0.5} for n in range(5)})
+    assert chart.note == "12 of 14 are drawn; the table has all."
+    assert [look.name for look in chart.legend] == [*(f"s{n}" for n in range(9)), "d0", "d1", "d2"]
+    assert len(chart.head) == 15
+    assert "d3" not in json.dumps(chart.spec["layer"])  # type: ignore[index]
+
+
+def test_the_numbers_under_the_pointer_are_those_of_the_row() -> None:
+    chart = lines("x", {"a.b['c']": curve(np.arange(1, 4), np.array([1.0, 2.0, 3.0]))}, dots={"f1": {2: 0.5}})
+    area = vl_convert.vegalite_to_vega(chart.spec, vl_version="6.4")["marks"][-1]
+    # The area around the nearest step, over which the pointer is, holds the row as its `datum`.
+    assert area["name"].endswith("voronoi")
+    told = area["encode"]["update"]["tooltip"]["signal"]
+    for name in ("a.b['c']", "f1"):
+        assert f"(isObject(datum.datum) ? datum.datum : datum)[{json.dumps(name)}]" in told
+    assert 'datum["' not in told
+
+
 def test_what_makes_no_page(finished: Path, tmp_path: Path) -> None:
     command_here("report", tmp_path).told(f"{tmp_path} is no run folder")
     command_here("report", finished / "model").told("is no run folder", f"did you mean {finished}, in which it lies?")
     command_here("report", finished, tmp_path, "--output", tmp_path / "a.html").told("is no run folder")
     command_here("report", finished, finished, "--output", tmp_path / "a.html").told("named twice")
     command_here("report", finished, tmp_path).told("--output runs.html")
+    many = [finished.parent / f"run-{number}" for number in range(13)]
+    command_here("report", *many, "--output", tmp_path / "a.html").told("13 runs are named", "at most 12")
     command_here("report", finished, "--output", tmp_path).told("which is a folder; name a file in it")
     command_here("report", finished, "--output", "/proc/none/a.html").told("can't be written")
     command_here("report", finished, "--follow", "0").told("--follow is 0; give 1 second or more")

@@ -17,7 +17,7 @@ from toolkit.data.formats.conll import conll_table
 from toolkit.errors import UserError
 from toolkit.losses import NOT_COUNTED
 from toolkit.tasks.token_classification.data import TaggedTexts
-from toolkit.tasks.token_classification.tags import broken_starts, entities, kind_of_tags, repaired
+from toolkit.tasks.token_classification.tags import broken_starts, kind_of_tags, repaired
 from toolkit.tasks.token_classification.windows import frame_of, prepare_for_words, tokens_of_words, windows_of
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tag.py"
@@ -344,11 +344,6 @@ def test_longer_schemes_and_the_names_of_tags(tmp_path: Path) -> None:
     assert "'E-per'" in read.summary["scheme"]
 
 
-def test_entities_in_words() -> None:
-    words = ["Ada", "Lovelace", "Carl", "in", "Turin"]
-    assert entities(words, ["B-p", "I-p", "B-p", "O", "I-l"]) == ["Ada Lovelace (p)", "Carl (p)", "Turin (l)"]
-
-
 # Metrics against the reference implementations.
 
 
@@ -518,8 +513,6 @@ def test_tables_of_texts_that_are_no_sentences(tmp_path: Path) -> None:
     data = tmp_path / "a.csv"
     data.write_text("tokens,tags\n" + "\"['Ada', 'ran']\",\"['B-x', 'O']\"\n" * 2)
     assert "'tokens' holds lists that were written as texts, such as \"['Ada', 'ran']\"" in problem(data)
-    data.write_text("Sentence #,Word,Tag\n1,Ada,B-x\n,ran,O\n")
-    assert "no row of the column 'Word' has more than one word (the first is 'Ada')" in problem(data)
     lines = write_conll(tmp_path / "a.tsv", [(["Ada", "ran"], ["B-x", "O"])] * 2)
     assert "a CoNLL file, with a word and its tag on each line, has the ending .conll" in problem(lines)
 

@@ -201,6 +201,9 @@ def test_what_a_kill_leaves_half_written_in_mlflows_files_is_mended(finished: Pa
     position.write_text(position.read_text().replace('"settings": true', '"settings": false'))
     loss = folder / "metrics" / "train" / "loss"
     os.truncate(loss, loss.stat().st_size - 5)
+    # One that was opened and not written to, and one with a part of its first line.
+    for name, size in (("epoch", 0), ("units", 5)):
+        os.truncate(folder / "metrics" / "train" / name, size)
     command_here("track", run, "--to", "mlflow").done()
     check(run, "mlflow")
     assert (folder / "params" / "seed").read_text() == "0"

@@ -6,12 +6,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, BinaryIO
 
 import psutil
 import pytest
 import torch
-from launching import TINY
+from launching import TINY, Process, begin
 from tiny_recipe import Tiny, task
 from trial import run_here
 
@@ -63,7 +64,11 @@ def test_a_recipe_with_dropout_resumes_bit_for_bit(tmp_path: Path, capsys: pytes
     assert "every 40 steps" not in (place / "undisturbed.log").read_text()
 
 
-def test_a_recipe_resumes_on_another_number_of_processes() -> None:
+def test_a_recipe_resumes_on_another_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start_copy(command: list[str], env: dict[str, str], stdout: BinaryIO, **settings: object) -> Process:
+        return begin(command, env, output=Path(stdout.name))
+
+    monkeypatch.setattr("toolkit.verify.recipe_run.subprocess", SimpleNamespace(Popen=start_copy, DEVNULL=0, STDOUT=0))
     messages: list[str] = []
     arguments = ["--threads", "1", "--evaluate.every", "70"]
     resume_check = verify_resume(TINY, arguments, steps=240, then=2, on_progress=messages.append)

@@ -8,11 +8,12 @@ from torch.distributed.tensor import DTensor
 from toolkit.checkpoint.reader import OPTIMIZER, WEIGHTS, CheckpointReader
 from toolkit.checkpoint.resume import Start
 from toolkit.checkpoint.sharded import Sharing, shard_map_of
-from toolkit.checkpoint.state_dict import grouped_names, load_optimizer, regrouped
+from toolkit.checkpoint.state_dict import grouped_names, load_optimizer, regrouped, trained_names
 from toolkit.distributed.runtime import Runtime
-from toolkit.distributed.shards import local_of, shard_of
+from toolkit.distributed.shards import Held, Stretch, held_shards, local_of
+from toolkit.distributed.zero import MasterWeights
 from toolkit.errors import UserError
-from toolkit.models.parameters import parameter_names, weights_of
+from toolkit.models.parameters import weights_of
 from toolkit.optimizer import AVERAGE, AVERAGED
 
 WHOLE = tuple(f"/{entry}" for entry in ("step", AVERAGED, "row_var", "col_var", "variance"))
@@ -37,7 +38,7 @@ def load_checkpoint(
         UserError: the checkpoint has other tensors than the model.
     """
     assert start.checkpoint is not None
-    weights, names = weights_of(model), parameter_names(model)
+    weights, names = weights_of(model), trained_names(model, optimizer)
     with CheckpointReader(start.checkpoint) as reader:
         # Which weights are trained decides which are frozen.
         runtime.on_main(lambda: check_optimizer(start, optimizer, names))
@@ -52,6 +53,11 @@ def load_checkpoint(
 
         def tensor(name: str, like: torch.Tensor) -> torch.Tensor:
             entry = index[name]
+            if isinstance(optimizer, MasterWeights) and like in names and not name.endswith(WHOLE):
+                stretch = optimizer.like(like)
+                with torch.no_grad():
+                    loader.fill(OPTIMIZER, name, stretch, of=names[like])
+                return stretch.values
             place = torch.empty(entry.shape, dtype=entry.dtype, device=local_of(like).device)
             # Some are whole everywhere, also where the weight happens to have their shape.
             if entry.shape == tuple(like.shape) and not name.endswith(WHOLE):
@@ -63,6 +69,8 @@ def load_checkpoint(
             return place
 
         load_optimizer(optimizer, names, start.state["optimizer"], tensor)
+    if isinstance(optimizer, MasterWeights):
+        optimizer.take_over()
 
 
 @torch.no_grad()
@@ -87,6 +95,7 @@ def load_exported(start: Start, model: torch.nn.Module, frozen: str | None, aver
         for name, place in weights.items():
             average = f"{name}/{AVERAGE}"
             is_averaged = average in averages
+            assert isinstance(place, torch.Tensor)
             place.copy_(reader.whole(OPTIMIZER, average) if is_averaged else reader.whole(WEIGHTS, name))
 
 
@@ -134,22 +143,23 @@ class Loader:
         self.sharing = sharing
         self.runtime = runtime
 
-    def fill(self, kind: str, name: str, place: torch.Tensor, of: str | None) -> None:
+    def fill(self, kind: str, name: str, place: Held, of: str | None) -> None:
         """Fill a tensor in all processes; one that is sharded lies as the weight `of` does."""
-        shard, local = shard_of(place), local_of(place)
-        if shard is None or (shard.elements == 0 and place.numel() > 0):
-            return
-        holders = self.sharing.everybody
-        if of is not None and isinstance(place, DTensor):
-            holders = self.sharing.holders(of, shard)
-        if self.runtime.rank == holders[0]:
-            # Straight from the file where the tensor lies on the host; a device gets it by way of one shard on the
-            # host.
-            self.reader.read_into(kind, name, shard, local)
-        self.sharing.share(local, holders)
+        for shard, local in held_shards(place):
+            holders = self.sharing.everybody
+            if of is not None and isinstance(place, DTensor | Stretch):
+                holders = self.sharing.holders(of, shard)
+            elif of is not None and self.runtime.strategy.stages > 1:
+                # Of a weight that lies whole in one stage, or in two.
+                (holders,) = self.sharing.shard_map.holders[of].values()
+            if self.runtime.rank == holders[0]:
+                # Straight from the file where the tensor lies on the host; a device gets it by way of one shard on the
+                # host.
+                self.reader.read_into(kind, name, shard, local)
+            self.sharing.share(local, holders)
 
 
-def check_weights(reader: CheckpointReader, expected: Mapping[str, torch.Tensor]) -> None:
+def check_weights(reader: CheckpointReader, expected: Mapping[str, Held]) -> None:
     """Compare names, shapes and types of the weights in a checkpoint with the model.
 
     Raises:

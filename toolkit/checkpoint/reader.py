@@ -2,7 +2,8 @@
 
 Tensors lie whole in `weights.safetensors` and `optimizer.safetensors`, or as shards in files such as
 `weights-00003-of-00008.safetensors`. Then `pieces.json` says where: for each tensor its shape, its type, and file,
-offset and size of every shard. In the file a shard has the name of its tensor.
+offset and size of every shard. In the file a shard has the name of its tensor, or where the file holds several of one
+tensor, the name that the entry gives.
 """
 
 import json
@@ -16,7 +17,7 @@ import torch
 from safetensors import safe_open
 
 from toolkit.checkpoint.staging import DTYPES, check_types
-from toolkit.distributed.shards import Shard, ShardMap, all_of, as_bytes, is_sharded
+from toolkit.distributed.shards import Held, Shard, ShardMap, all_of, as_bytes, is_sharded
 
 WEIGHTS, OPTIMIZER, SHARDS = "weights.safetensors", "optimizer.safetensors", "pieces.json"
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
@@ -26,8 +27,8 @@ TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 class TensorEntry:
     shape: tuple[int, ...]
     dtype: torch.dtype
-    shards: tuple[tuple[str, Shard], ...]
-    """The file of each, and which block of the tensor it is."""
+    shards: tuple[tuple[str, str, Shard], ...]
+    """The file of each, its name there, and which block of the tensor it is."""
 
     @property
     def description(self) -> tuple[list[int], str]:
@@ -56,7 +57,7 @@ class CheckpointReader(ExitStack):
             listed = self.checkpoint / SHARDS
             if listed.is_file():
                 content = json.loads(listed.read_text(encoding="utf-8"))[Path(kind).stem]
-                self.indices[kind] = {name: entry_of(entry) for name, entry in content.items()}
+                self.indices[kind] = {name: entry_of(name, entry) for name, entry in content.items()}
             else:
                 self.indices[kind] = self.index_of_whole(kind)
         return self.indices[kind]
@@ -67,23 +68,24 @@ class CheckpointReader(ExitStack):
         for name in opened.keys():  # noqa: SIM118 - it is no mapping
             entry = opened.get_slice(name)
             shape = tuple(entry.get_shape())
-            found[name] = TensorEntry(shape, TORCH_DTYPES[entry.get_dtype()], ((file, all_of(shape)),))
+            found[name] = TensorEntry(shape, TORCH_DTYPES[entry.get_dtype()], ((file, name, all_of(shape)),))
         return found
 
     def read_into(self, kind: str, name: str, shard: Shard, place: torch.Tensor) -> None:
         """Fill a tensor of the size of a block with that block; only what overlaps with it is read."""
-        for file, held in self.index(kind)[name].shards:
+        for file, key, held in self.index(kind)[name].shards:
             common = held.overlap(shard)
             if common is None:
                 continue
             opened = self.open(file)
-            part = opened.get_tensor(name) if common == held else opened.get_slice(name)[common.within(held)]
+            part = opened.get_tensor(key) if common == held else opened.get_slice(key)[common.within(held)]
             place[common.within(shard)].copy_(part)
 
     def whole(self, kind: str, name: str) -> torch.Tensor:
         entry = self.index(kind)[name]
         if len(entry.shards) == 1:
-            tensor: torch.Tensor = self.open(entry.shards[0][0]).get_tensor(name)
+            file, key, _ = entry.shards[0]
+            tensor: torch.Tensor = self.open(file).get_tensor(key)
             return tensor
         place = torch.empty(entry.shape, dtype=entry.dtype)
         self.read_into(kind, name, all_of(entry.shape), place)
@@ -97,17 +99,20 @@ def same_weights(first: Path, second: Path) -> bool:
         return all(x.dtype == y.dtype and torch.equal(as_bytes(x), as_bytes(y)) for x, y in pairs_of)
 
 
-def entry_of(entry: Mapping[str, Any]) -> TensorEntry:
-    """Return an entry of `pieces.json`.
+def entry_of(name: str, entry: Mapping[str, Any]) -> TensorEntry:
+    """Return the entry of a tensor in `pieces.json`.
 
     Raises:
         ValueError: it can't be right.
     """
-    shards = tuple((part["file"], Shard(tuple(part["offset"]), tuple(part["size"]))) for part in entry["pieces"])
+    shards = tuple(
+        (part["file"], part.get("name", name), Shard(tuple(part["offset"]), tuple(part["size"])))
+        for part in entry["pieces"]
+    )
     shape = tuple(entry["shape"])
-    if any(Path(file).name != file for file, _ in shards):
+    if any(Path(file).name != file for file, _, _ in shards):
         raise ValueError("a shard lies outside of its checkpoint")
-    if not is_sharded(shape, tuple(shard for _, shard in shards)):
+    if not is_sharded(shape, tuple(shard for _, _, shard in shards)):
         raise ValueError("the shards of a tensor are not the whole of it, each part once")
     return TensorEntry(shape, TORCH_DTYPES[entry["dtype"]], shards)
 
@@ -118,7 +123,7 @@ def file_of(kind: str, shard_map: ShardMap, rank: int) -> str:
     return f"{Path(kind).stem}-{owners.index(rank) + 1:05d}-of-{len(owners):05d}.safetensors"
 
 
-def index_entries(kind: str, shard_map: ShardMap, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+def index_entries(kind: str, shard_map: ShardMap, tensors: Mapping[str, Held]) -> dict[str, Any]:
     """Return the part of `pieces.json` about the tensors of a kind.
 
     Raises:
@@ -126,17 +131,14 @@ def index_entries(kind: str, shard_map: ShardMap, tensors: Mapping[str, torch.Te
     """
     check_types((name, tensor.dtype) for name, tensor in tensors.items())
     files = {rank: file_of(kind, shard_map, rank) for rank in shard_map.owners}
-    return {
-        name: {
-            "shape": list(tensor.shape),
-            "dtype": DTYPES[tensor.dtype],
-            "pieces": [
-                {"file": files[owner], "offset": list(shard.offset), "size": list(shard.size)}
-                for shard, owner in shard_map.shards(name)
-            ],
-        }
-        for name, tensor in tensors.items()
-    }
+    entries: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        keys, pieces = shard_map.keys(name), []
+        for shard, owner in shard_map.shards(name):
+            own_name = {} if keys[shard] == name else {"name": keys[shard]}
+            pieces.append({"file": files[owner], **own_name, "offset": list(shard.offset), "size": list(shard.size)})
+        entries[name] = {"shape": list(tensor.shape), "dtype": DTYPES[tensor.dtype], "pieces": pieces}
+    return entries
 
 
 def index_as_json(index: Mapping[str, Mapping[str, Any]]) -> bytes:

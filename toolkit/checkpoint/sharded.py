@@ -14,16 +14,16 @@ import torch
 import torch.distributed
 
 from toolkit.distributed.runtime import FOR_EVER, Runtime
-from toolkit.distributed.shards import Shard, ShardMap, all_of, as_bytes, local_of, local_shards, shard_of
+from toolkit.distributed.shards import Held, Shard, ShardMap, all_of, as_bytes, held_shards, local_shards
 from toolkit.errors import SharedUserError
-from toolkit.models.parameters import check_is_tensor, named_state, weights_of
+from toolkit.models.parameters import check_is_tensor, held_of, named_state, weights_of
 from toolkit.output.run_folder import RunFolder
 
 # A file system that is shared over a network may show a new file late.
 SECONDS_TO_APPEAR = 10.0
 
 
-def shard_map_of(tensors: Mapping[str, torch.Tensor], runtime: Runtime) -> ShardMap:
+def shard_map_of(tensors: Mapping[str, Held], runtime: Runtime) -> ShardMap:
     """Return who holds which shards of these; all processes call it together, with the same names."""
     return ShardMap(runtime.gather_all(local_shards(tensors)))
 
@@ -61,24 +61,25 @@ class Sharing:
             local.copy_(content)
 
 
-def whole_on_main(tensors: Mapping[str, torch.Tensor], runtime: Runtime) -> Iterator[tuple[str, torch.Tensor | None]]:
+def whole_on_main(tensors: Mapping[str, Held], runtime: Runtime) -> Iterator[tuple[str, torch.Tensor | None]]:
     """Yield each tensor with its name: whole and on the host in the main process, None in the others.
 
     All processes iterate together. A tensor that is whole in the main process is not sent, only copied from a device.
     """
     shard_map = shard_map_of(tensors, runtime)
     for name, tensor in tensors.items():
-        mine, local = shard_of(tensor), local_of(tensor)
-        if runtime.is_main and mine == all_of(tensor.shape):
-            yield name, local.cpu()
+        mine, whole = dict(held_shards(tensor)), all_of(tensor.shape)
+        if runtime.is_main and whole in mine:
+            yield name, mine[whole].to("cpu", tensor.dtype)
             continue
         found = torch.empty(tensor.shape, dtype=tensor.dtype) if runtime.is_main else None
         for shard, owner in shard_map.shards(name):
             if found is not None:
-                part = local.cpu() if owner == runtime.rank else received(shard, owner, tensor.dtype, runtime)
-                found[shard.within(all_of(tensor.shape))].copy_(part)
+                part = mine[shard].cpu() if owner == runtime.rank else received(shard, owner, tensor.dtype, runtime)
+                found[shard.within(whole)].copy_(part)
             elif owner == runtime.rank:
-                torch.distributed.send(as_bytes(local.cpu().contiguous()), dst=0, group=runtime.control)
+                part = mine[shard].to("cpu", tensor.dtype).contiguous()
+                torch.distributed.send(as_bytes(part), dst=0, group=runtime.control)
         yield name, found
 
 
@@ -92,6 +93,8 @@ def received(shard: Shard, owner: int, dtype: torch.dtype, runtime: Runtime) -> 
 def whole_weights(model: torch.nn.Module, runtime: Runtime) -> dict[str, torch.Tensor]:
     """Return all parameters and persistent buffers whole and on the host, in the main process; the others get nothing.
 
+    Under ZeRO those that are not trained are left out: they are what they were.
+
     All processes call it together. Names are those of `state_dict` without what wrappers put in; tensors that the model
     ties are one tensor here too. The main process needs the memory of the whole model, and of one shard on its way.
 
@@ -100,11 +103,14 @@ def whole_weights(model: torch.nn.Module, runtime: Runtime) -> dict[str, torch.T
     """
     names: dict[str, str] = {}
     first: dict[int, str] = {}
-    tensors: dict[str, torch.Tensor] = {}
+    tensors: dict[str, Held] = {}
     for name, tensor in named_state(model):
         check_is_tensor(name, tensor)
-        names[name] = first.setdefault(id(tensor), name)
-        tensors.setdefault(names[name], tensor)
+        held = held_of(model, tensor)
+        if held is None:
+            continue
+        names[name] = first.setdefault(id(held), name)
+        tensors.setdefault(names[name], held)
     found = {name: whole for name, whole in whole_on_main(tensors, runtime) if whole is not None}
     return {name: found[one] for name, one in names.items() if one in found}
 

@@ -15,7 +15,8 @@ from toolkit.checkpoint.reader import OPTIMIZER, WEIGHTS, file_of, index_entries
 from toolkit.checkpoint.sharded import shard_map_of
 from toolkit.checkpoint.writer import Content
 from toolkit.distributed.runtime import Runtime
-from toolkit.distributed.shards import local_of
+from toolkit.distributed.shards import Held, held_shards
+from toolkit.distributed.zero import MasterWeights
 from toolkit.errors import UserError
 from toolkit.models.parameters import parameter_names, weights_of
 
@@ -35,29 +36,59 @@ def content_of(
 
     With `sharded` every process writes the shards that it owns, and all processes call this together.
     """
-    packed, averages = pack_optimizer(optimizer, parameter_names(model))
-    kinds = {WEIGHTS: weights_of(model), OPTIMIZER: averages}
+    packed, averages = pack_optimizer(optimizer, trained_names(model, optimizer))
+    if sharded is not None and sharded.strategy.stages > 1:
+        add_other_stages(packed, averages, sharded)
+    kinds: dict[str, Mapping[str, Held]] = {WEIGHTS: weights_of(model), OPTIMIZER: averages}
+    if isinstance(optimizer, MasterWeights):
+        kinds[OPTIMIZER] = optimizer.stretched(averages)
     state = {"step": step, "epoch": epoch, **state, "optimizer": packed}
     if sharded is None:
-        files = {kind: {name: local_of(tensor) for name, tensor in tensors.items()} for kind, tensors in kinds.items()}
+        # Each is whole here.
+        files = {
+            kind: {name: held_shards(held)[0][1].to(held.dtype) for name, held in tensors.items()}
+            for kind, tensors in kinds.items()
+        }
         return Content(epoch, files, state)
     return sharded_content(kinds, epoch, state, sharded)
 
 
+def add_other_stages(packed: Packed, averages: dict[str, torch.Tensor], runtime: Runtime) -> None:
+    """Add what the optimizers in the other stages of a pipeline keep, in place: tensors without content.
+
+    All processes call it together.
+    """
+    mine = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in averages.items()}
+    for states, tensors in runtime.gather_all((packed["states"], mine)):
+        packed["states"] |= states
+        for name, (shape, dtype) in tensors.items():
+            averages.setdefault(name, torch.empty(shape, dtype=dtype, device="meta"))
+
+
 def sharded_content(
-    kinds: Mapping[str, Mapping[str, torch.Tensor]], epoch: float, state: Mapping[str, Any], runtime: Runtime
+    kinds: Mapping[str, Mapping[str, Held]], epoch: float, state: Mapping[str, Any], runtime: Runtime
 ) -> Content:
     """Return what this process writes of tensors that are sharded over all processes."""
     both = {f"{kind}/{name}": tensor for kind, tensors in kinds.items() for name, tensor in tensors.items()}
     together = shard_map_of(both, runtime)
-    files, shards = {}, {}
+    files: dict[str, dict[str, torch.Tensor]] = {}
+    shards = {}
     for kind, tensors in kinds.items():
         shard_map = together.of(f"{kind}/")
         shards[kind.removesuffix(".safetensors")] = index_entries(kind, shard_map, tensors)
         if runtime.rank in shard_map.owners:
-            owned = shard_map.owned(runtime.rank)
-            files[file_of(kind, shard_map, runtime.rank)] = {name: local_of(tensors[name]) for name in owned}
+            owned = files[file_of(kind, shard_map, runtime.rank)] = {}
+            for name in shard_map.owned(runtime.rank):
+                keys, owner = shard_map.keys(name), dict(shard_map.shards(name))
+                for shard, local in held_shards(tensors[name]):
+                    if owner[shard] == runtime.rank:
+                        owned[keys[shard]] = local.to(tensors[name].dtype)
     return Content(epoch, files, state, shards, tuple(together.owners))
+
+
+def trained_names(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[torch.Tensor, str]:
+    """Return the name of every parameter that an optimizer changes; those of ZeRO's are its master weights."""
+    return optimizer.names if isinstance(optimizer, MasterWeights) else parameter_names(model)
 
 
 def pack_optimizer(

@@ -28,6 +28,9 @@ class BatchConfig:
     micro_tokens: int | None = execution(None)
     """At most so many tokens, padding included, run through the model at once in one process; null means no limit. It
     changes no number."""
+    stages: int = execution(1)
+    """Divide the layers of the model among so many processes, as many as are started (a pipeline): the micro-batches of
+    a step go through them one behind the other. It changes no number."""
     compress: Literal["none", "bf16", "powersgd"] = "none"
     """Send gradients in fewer bytes over slow links, with several processes: bf16 rounds what each process sends;
     powersgd sends matrices of low rank, and adds what they leave out to the next step."""
@@ -65,6 +68,17 @@ class BatchConfig:
                 "give a smaller batch.micro or leave it out"
             )
         yield from at_least(1, "batch.compress_rank", self.compress_rank)
+        yield from at_least(1, "batch.stages", self.stages)
+        if self.stages > 1 and self.micro == "auto":
+            yield (
+                f"batch.micro is auto and batch.stages is {self.stages}: each process waits for another one in each "
+                "pass, so that none could try alone what fits; give a number, or batch.micro_tokens"
+            )
+        if self.stages > 1 and self.compress != "none":
+            yield (
+                f"batch.compress is {self.compress} and batch.stages is {self.stages}: a pipeline sends no gradients "
+                "of weights; leave one of them out"
+            )
         if self.compress != "none" and self.reduce_each:
             yield (
                 f"batch.compress is {self.compress}, and batch.reduce_each sends gradients after each micro-batch, of "

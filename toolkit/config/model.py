@@ -14,6 +14,14 @@ ADAPTERS = "adapter_config.json"
 """The file of `peft` that tells a folder with adapters from one with a model."""
 
 
+FOR_INFERENCE = {
+    "auto": "which is balanced in Transformers too, and may use the host's memory",
+    "balanced_low_0": "which leaves the first GPU free for the texts that are generated",
+    "sequential": "which fills one GPU with weights after another and leaves no room for their gradients",
+}
+"""What Transformers and Accelerate call other device maps, and why they do not suit a training."""
+
+
 @dataclass(frozen=True)
 class LoraConfig:
     rank: int | None = None
@@ -69,6 +77,9 @@ class ModelConfig:
     compile: bool = execution(False)
     """Compile the layers for training, for GPUs: two CPU cores gain nothing. Numbers stay the same within rounding;
     a C++ compiler is needed."""
+    device_map: str | None = execution(None)
+    """balanced lays consecutive layers on the GPUs of the one process, of which one works at a time; null keeps the
+    model on one. Where it can be had, fsdp2_one_node.yaml is faster."""
     lora: LoraConfig = LoraConfig()
     """Adapters instead of all weights."""
 
@@ -97,4 +108,32 @@ class ModelConfig:
                 "model.compile and model.checkpoint_activations are both true, and what a compiled layer keeps is not "
                 "computed again; leave one of them out"
             )
+        if self.device_map is not None:
+            yield from self.problems_of_device_map(self.device_map)
         yield from self.lora.problems()
+
+    def problems_of_device_map(self, given: str) -> Iterator[str]:
+        """Yield why layers can't be spread in this way, or beside what else is asked for."""
+        said = f"model.device_map is {given!r}"
+        if given in FOR_INFERENCE:
+            yield f"{said}, {FOR_INFERENCE[given]}; give balanced, or leave it out"
+        elif "cpu" in given or "disk" in given:
+            yield (
+                f"{said}, and weights that a device map leaves on the host or on a disk get no gradient; give "
+                "balanced, or leave it out and use fsdp2_cpu_offload.yaml of accelerate_configs/"
+            )
+        elif given != "balanced":
+            yield (
+                f"{said}; it must be balanced, or left out: the layers are laid by their sizes on all GPUs that the "
+                "process sees, which CUDA_VISIBLE_DEVICES chooses"
+            )
+        if self.lora.bits is not None:
+            yield (
+                f"model.device_map and model.lora.bits {self.lora.bits} are given, and quantised weights lie on one "
+                "GPU; leave one of them out"
+            )
+        if self.compile:
+            yield (
+                "model.device_map is given and model.compile is true, and a compiled layer takes nothing from another "
+                "GPU; leave one of them out"
+            )

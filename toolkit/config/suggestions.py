@@ -69,6 +69,7 @@ CALLED_ELSEWHERE = {
     "loss.label_smoothing": "label_smoothing_factor smoothing",
     "model.attention": "attn_implementation",
     "model.checkpoint_activations": "gradient_checkpointing enable_activation_checkpointing activation_checkpointing",
+    "model.device_map": "device_map model_parallel naive_pipeline",
     "model.dtype": "torch_dtype dtype",
     "model.lora.alpha": "lora_alpha",
     "model.lora.bits": "load_in_4bit load_in_8bit",

@@ -24,7 +24,7 @@ from toolkit.data.discovery import (
     one_format,
     path_of,
 )
-from toolkit.data.endings import FORMATS, format_of
+from toolkit.data.endings import format_of
 from toolkit.data.files import FileOptions, read_files
 from toolkit.data.formats.archive import file_on_disk, is_file, names_in
 from toolkit.data.formats.content import form_of_packed
@@ -32,7 +32,8 @@ from toolkit.data.formats.excel import sheets_in
 from toolkit.data.formats.inside import SeveralTablesError, divided
 from toolkit.data.formats.json import lists_in
 from toolkit.data.formats.text import file_errors
-from toolkit.data.hub import HUB_ID, hub_splits, is_saved, load_saved, saved_splits
+from toolkit.data.hub import hub_splits, is_saved, load_saved, saved_splits
+from toolkit.data.missing import exists, looks_like_a_path, no_such_place
 from toolkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -79,9 +80,9 @@ def read_splits(
     if not name:
         return _from_paths(config, train, evaluate, options)
     place = path_of(name)
-    if not (_exists(place) or divided(place)[1] is not None or is_file(place)):
-        if _looks_like_a_path(name):
-            raise UserError(_missing("data.name", name))
+    if not (exists(place) or divided(place)[1] is not None or is_file(place)):
+        if looks_like_a_path(name):
+            raise UserError(no_such_place("data.name", name))
         options.no_header_in(f"{name} is a data set of the hub")
         return Splits(*hub_splits(name, config, train, evaluate))
     if place.is_dir():
@@ -89,7 +90,7 @@ def read_splits(
         return _from_folder(place, config, train, evaluate, options)
     neighbour = place.parent / evaluate if evaluate else None
     is_beside = neighbour is not None and neighbour.exists()
-    is_inside = evaluate is not None and not is_beside and not _exists(path_of(evaluate))
+    is_inside = evaluate is not None and not is_beside and not exists(path_of(evaluate))
     if not config and (train or is_inside) and (tables := tables_in(place)):
         return _read(find_inside(place, tables, train, evaluate), options)
     if config or train:
@@ -120,7 +121,7 @@ def _from_paths(
         raise UserError(f"data.config is {config!r}, but data.train is a path of its own; leave data.config out")
     for field, given in (("data.train", train), ("data.eval", evaluate)):
         _check_is_data(field, path_of(given or ""))
-    if evaluate is None and _exists(path_of(train)) and path_of(train).is_dir():
+    if evaluate is None and exists(path_of(train)) and path_of(train).is_dir():
         return _from_folder(path_of(train), None, None, None, options)
     to_train, to_evaluate = for_both(lambda field, given: _files(field, given) if given else [], train, evaluate)
     origin = listing(Path(), to_train) + (f"; evaluation: {listing(Path(), to_evaluate)}" if to_evaluate else "")
@@ -161,11 +162,11 @@ def _files(field: str, given: str) -> list[Path]:
     file, inner = divided(place)
     if inner is not None:
         return _inside(field, given, file, inner)
-    if not _exists(place):
+    if not exists(place):
         is_pattern = any(sign in given for sign in "*?[")
         matches = sorted(Path(place.anchor).glob(str(place.relative_to(place.anchor)))) if is_pattern else []
         if not matches:
-            raise UserError(_missing(field, given))
+            raise UserError(no_such_place(field, given))
         one_format(matches)
         if len(matches) > 1 and (folders := [match for match in matches if match.is_dir()]):
             raise UserError(
@@ -241,40 +242,3 @@ def _dataset(path: Path, table: "pyarrow.Table") -> "datasets.Dataset":
         return datasets.Dataset(table)
     except (ValueError, TypeError) as error:  # a type that only parquet has
         raise UserError(f"{path} has a column of a type that is not read here ({error}); drop or convert it") from error
-
-
-def _exists(place: Path) -> bool:
-    try:
-        return place.exists()
-    except PermissionError as error:
-        raise UserError(f"{place} may not be read by this user (permission denied); change its permissions") from error
-    except OSError:
-        return False  # a name that is too long for a file
-
-
-def _looks_like_a_path(name: str) -> bool:
-    is_file_name = any(name.lower().endswith((ending, ending + ".gz")) for ending in FORMATS)
-    return is_file_name or HUB_ID.fullmatch(name) is None
-
-
-def _missing(field: str, given: str) -> str:
-    if "://" in given:
-        return f"{field} is {given!r}; addresses are not read: download it and give the file, or give a hub id"
-    place = path_of(given)
-    if place.is_symlink():
-        return f"{field} is {given!r}, a link to {place.readlink()}, which does not exist; mend the link"
-    several = [part.strip() for part in given.strip("[]() ").split(",")]
-    if len(several) > 1 and all(_exists(path_of(part)) for part in several):
-        return (
-            f"{field} is {given!r}, several names; give one: a folder with these files, or a pattern, such as "
-            f"--{field} '*{Path(several[0]).suffix}'"
-        )
-    try:
-        # Hidden ones are meant only by who names one.
-        names = [path.name for path in place.parent.iterdir() if place.name[:1] == "." or path.name[0] != "."]
-        hint = near(place.name, names)
-    except OSError:
-        hint = f" (the folder {place.parent} can't be listed)"
-    if field == "data.train" and HUB_ID.fullmatch(given) and not place.suffix and not hint.endswith("?"):
-        hint += f"; if it is a data set of the hub, give --data.name {given}"
-    return f"{field} is {given!r}, but there is no such file or folder{hint}"

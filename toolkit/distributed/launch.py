@@ -19,6 +19,13 @@ TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
 SAME_COMMAND = "start the same command, with the same number of machines and processes, on each machine"
 
 
+FROM_DEEPSPEED = (
+    "DeepSpeed's own launcher started this process, which tells nothing of what it is to do; start it with `accelerate "
+    "launch --config_file accelerate_configs/deepspeed_zero2.yaml`, and on several machines, in place of a hostfile, "
+    "with the same command on each machine and deepspeed_multinode_launcher: standard in the launch file"
+)
+
+
 @dataclass(frozen=True)
 class Launch:
     """The request, as far as it can be known; None stands for "not given"."""
@@ -148,11 +155,11 @@ def started_at(process: int) -> str:
 def unsupported() -> list[str]:
     """Return a sentence for everything that the launch configuration asks for and the toolkit does not train."""
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+    if is_deepspeed_launcher(parent_command()):
+        return [FROM_DEEPSPEED]
     asked = []
     if is_true("ACCELERATE_USE_MEGATRON_LM"):
         asked.append("Megatron-LM")
-    if is_true("ACCELERATE_USE_DEEPSPEED"):
-        asked.append("DeepSpeed")
     if is_true("ACCELERATE_USE_FSDP") and os.environ.get("FSDP_VERSION", "1") != "2":
         asked.append("FSDP1 (fsdp_version 1)")
     problems = [
@@ -173,6 +180,11 @@ def unsupported() -> list[str]:
             "bf16, fp16 or no"
         )
     return problems
+
+
+def is_deepspeed_launcher(command: list[str]) -> bool:
+    """Return whether this command line is that of DeepSpeed's own launcher on a machine."""
+    return any(word == "deepspeed.launcher.launch" or "deepspeed/launcher/" in word for word in command[:5])
 
 
 def is_true(variable: str) -> bool:

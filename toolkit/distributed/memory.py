@@ -145,7 +145,8 @@ def remedies(phase: Phase, config: Config, is_sharded: bool) -> Iterator[str]:
     """Yield what can be given against it that changes no number, so that the run goes on with it."""
     evaluates = phase.step is None
     if phase.batch is not None and len(phase.batch.ids) > 1:
-        auto = "" if evaluates or is_sharded else ", or --batch.micro auto"
+        spread = getattr(getattr(config, "model", None), "device_map", None) is not None
+        auto = "" if evaluates or is_sharded or spread else ", or --batch.micro auto"
         half = f"--batch.{'eval' if evaluates else 'micro'} {len(phase.batch.ids) // 2} or less"
         yield f"{half}{auto} (it changes no number)"
     keeps_all = getattr(getattr(config, "model", None), "checkpoint_activations", None) is False

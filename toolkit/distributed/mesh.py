@@ -1,7 +1,8 @@
 """How a model is distributed over the processes of a run, read from what the launcher put into the environment.
 
 The processes form a mesh of (replicate, shard, tensor), tensor innermost: processes that differ only in their place
-along `tensor` hold parts of one copy of the model and see the same samples; all others see different ones.
+along `tensor` hold parts of one copy of the model and see the same samples; all others see different ones. The stages
+of a pipeline, which the settings ask for, see the same samples too.
 """
 
 import logging
@@ -12,7 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from toolkit.config.schema import Config
 from toolkit.distributed.launch import is_true
+from toolkit.distributed.zero_launch import Zero, read_zero, zero_shown_to_accelerate
 
 PARALLEL = "PARALLELISM_CONFIG_"
 
@@ -29,12 +32,18 @@ class Strategy:
     """Processes that weights are sharded over."""
     tensor: int = 1
     """Processes that each layer is split over (tensor parallel)."""
+    stages: int = 1
+    """Processes that the layers are divided among (pipeline)."""
     checkpoint_activations: bool = False
     """Whether the launch file asks for activations to be computed again in the backward pass."""
     offloaded: bool = False
     """Whether the parts of a sharded model lie in the memory of the host, where the optimizer steps."""
     built_by_main: bool = False
     """Whether the main process alone builds a model that is to be sharded, and sends the others their shards."""
+    zero: Zero | None = None
+    """DeepSpeed's ZeRO: each process steps a part of the master weights."""
+    devices: int = 1
+    """GPUs of the one process that its layers are spread over (`model.device_map`)."""
 
     @property
     def data_parallel_size(self) -> int:
@@ -44,12 +53,22 @@ class Strategy:
     @property
     def size(self) -> int:
         """Processes in all."""
-        return self.data_parallel_size * self.tensor
+        return self.data_parallel_size * self.together
+
+    @property
+    def together(self) -> int:
+        """Processes that hold one copy of the model together, and see the same samples."""
+        return self.tensor * self.stages
 
     @property
     def is_sharded(self) -> bool:
-        """Whether a process holds less than the whole model."""
-        return self.sharded or self.tensor > 1
+        """Whether a process holds less than the whole state of the model."""
+        return self.sharded or self.together > 1 or self.zero is not None
+
+    @property
+    def gathers_weights(self) -> bool:
+        """Whether the processes exchange weights in each forward pass, so that all have to run it."""
+        return self.sharded or (self.zero is not None and self.zero.stage == 3)
 
     @property
     def keeps_own_values(self) -> bool:
@@ -60,7 +79,9 @@ class Strategy:
     def description(self) -> str:
         """The strategy as a text, for the plan."""
         parts = []
-        if self.sharded:
+        if self.zero is not None:
+            parts.append(f"{self.zero.description} over {self.shard} process(es)")
+        elif self.sharded:
             over = f"sharded over {self.shard} process(es)"
             copies = f" in {self.replicate} copies" if self.replicate > 1 else ""
             parts.append(f"FSDP2: {over}{copies}" + (", offloaded to the host" if self.offloaded else ""))
@@ -68,11 +89,24 @@ class Strategy:
             parts.append(f"distributed data parallel: {self.replicate} copies")
         if self.tensor > 1:
             parts.append(f"tensor parallel: each layer split over {self.tensor}")
+        if self.devices > 1:
+            parts.append(f"layers spread over {self.devices} GPUs of one process")
+        if self.stages > 1:
+            parts.append(f"pipeline: the layers divided among {self.stages}")
         return ", ".join(parts) or "the whole model in one process"
 
 
-def read_strategy(world_size: int, precision: str) -> tuple[Strategy, list[str]]:
-    """Return the strategy that the launcher was asked for, and a sentence for all of it that can't be done."""
+def read_strategy(config: Config, world_size: int, precision: str) -> tuple[Strategy, list[str]]:
+    """Return the strategy that launcher and settings ask for, and a sentence for all of it that can't be done."""
+    # A model is evaluated whole, however it was trained.
+    stages = 1 if config.evaluate.only else config.batch.stages
+    if stages > 1:
+        return Strategy(stages=stages), list(problems_of_stages(stages, world_size, precision))
+    zero, wrong = read_zero(config, precision)
+    if zero is not None:
+        return Strategy(shard=world_size, zero=zero, offloaded=zero.offload_optimizer), []
+    if wrong:
+        return Strategy(), wrong
     sharded = is_true("ACCELERATE_USE_FSDP")
     meshed = is_true("ACCELERATE_USE_PARALLELISM_CONFIG")
     problems = []
@@ -143,6 +177,7 @@ def read_strategy(world_size: int, precision: str) -> tuple[Strategy, list[str]]
         replicate,
         shard,
         tensor,
+        1,
         sharded and is_true("FSDP_ACTIVATION_CHECKPOINTING"),
         sharded and is_true("FSDP_OFFLOAD_PARAMS"),
         sharded and is_true("FSDP_CPU_RAM_EFFICIENT_LOADING"),
@@ -150,15 +185,41 @@ def read_strategy(world_size: int, precision: str) -> tuple[Strategy, list[str]]
     return strategy, problems
 
 
+def problems_of_stages(stages: int, world_size: int, precision: str) -> Iterator[str]:
+    """Yield why there can't be a pipeline of so many stages."""
+    others = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_PARALLELISM_CONFIG", "ACCELERATE_USE_DEEPSPEED")
+    if any(map(is_true, others)):
+        yield (
+            f"batch.stages is {stages}, and the launch configuration spreads the model too (FSDP, DeepSpeed or "
+            "parallelism_config): a pipeline does not go with it; leave batch.stages out, or use ddp_one_node.yaml (on "
+            "CPU cpu.yaml) of accelerate_configs/"
+        )
+    if world_size != stages:
+        yield (
+            f"batch.stages is {stages}, and {world_size} {'process was' if world_size == 1 else 'processes were'} "
+            f"started: each holds one stage of the only copy of the model; give accelerate launch --num_processes "
+            f"{stages}" + (f", or --batch.stages {world_size}" if world_size > 1 else ", or leave batch.stages out")
+        )
+    if precision == "fp16":
+        yield (
+            f"batch.stages is {stages}, and the launch configuration asks for mixed precision fp16: the scale of the "
+            "loss would not be agreed on; use bf16"
+        )
+
+
 @contextmanager
 def shown_to_accelerate(
-    strategy: Strategy, on_cpu: bool, precision: str, handlers: Sequence[Any]
+    strategy: Strategy, config: Config, on_cpu: bool, precision: str, handlers: Sequence[Any]
 ) -> Iterator[dict[str, Any]]:
     """Yield what the Accelerator is built with, in an environment that lets it see this strategy and no other.
 
     On CPU Accelerate 1.15 neither shards nor splits a model: each process would train its own copy, silently. Its code
     for both runs on any device and over gloo, once the processes have the type that several GPUs have.
     """
+    if strategy.zero is not None:
+        with zero_shown_to_accelerate(strategy.zero, config, on_cpu, handlers) as given:
+            yield given
+        return
     if not strategy.is_sharded:
         yield {}
         return
@@ -174,7 +235,7 @@ def shown_to_accelerate(
     state = PartialState(cpu=on_cpu, **options)
     if on_cpu:
         state._shared_state["distributed_type"] = DistributedType.MULTI_GPU
-    given: dict[str, Any] = {}
+    given = {}
     if strategy.sharded:
         plugin = FullyShardedDataParallelPlugin()
         # Accelerate's own wrapper draws other dropout in the second forward pass than in the first.

@@ -10,7 +10,7 @@ import torch
 
 from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.shards import Shard as Block
-from toolkit.distributed.shards import all_of, as_bytes, local_of, local_shards, shard_of
+from toolkit.distributed.shards import all_of, as_bytes, held_shards, local_shards
 from toolkit.errors import UserError
 
 Place = tuple[torch.nn.Module, str]
@@ -58,16 +58,15 @@ def shard_from_main(model: torch.nn.Module, shard: Callable[[torch.nn.Module], N
     with torch.no_grad():
         for name, parameter in parameters.items():
             for rank in range(1, runtime.size):
-                _, offset, size = everybody[rank][name]
-                if offset is None or size is None:
-                    continue
                 if runtime.is_main:
-                    part = values[name][Block(offset, size).within(all_of(parameter.shape))]
-                    torch.distributed.send(as_bytes(part.cpu().contiguous()), dst=rank, group=runtime.control)
-                elif runtime.rank == rank and shard_of(parameter) is not None:
-                    received = torch.empty(size, dtype=parameter.dtype, device="cpu")
-                    torch.distributed.recv(as_bytes(received), src=0, group=runtime.control)
-                    local_of(parameter).copy_(received)
+                    for block in everybody[rank][name][1]:
+                        part = values[name][Block(*block).within(all_of(parameter.shape))]
+                        torch.distributed.send(as_bytes(part.cpu().contiguous()), dst=rank, group=runtime.control)
+                elif runtime.rank == rank:
+                    for block, local in held_shards(parameter):
+                        received = torch.empty(block.size, dtype=parameter.dtype, device="cpu")
+                        torch.distributed.recv(as_bytes(received), src=0, group=runtime.control)
+                        local.copy_(received)
     for buffer in model.buffers():
         runtime.share(buffer)
 

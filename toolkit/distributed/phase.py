@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 PREPARING = "preparing the model"
 FORWARD_PASS = "in the forward pass"
 BACKWARD_PASS = "in the backward pass"
+PIPELINE = "running the micro-batches of a step through the pipeline"
 OPTIMIZER_STEP = "in the optimizer step"
 PREDICTING = "making the predictions of an evaluation"
 COPYING = "copying the state for a checkpoint"

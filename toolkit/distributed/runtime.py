@@ -61,6 +61,13 @@ class Runtime:
         return torch.device(self.accelerator.device)
 
     @cached_property
+    def devices(self) -> tuple[torch.device, ...]:
+        """All devices of this process; it has several where layers are spread over them. Batches go to the first."""
+        if self.strategy.devices == 1:
+            return (self.device,)
+        return tuple(torch.device(self.device.type, number) for number in range(self.strategy.devices))
+
+    @cached_property
     def zero(self) -> torch.Tensor:
         """A zero on the device, to begin sums with; nobody changes it in place."""
         return torch.zeros((), device=self.device)
@@ -88,17 +95,17 @@ class Runtime:
     @property
     def data_parallel_size(self) -> int:
         """Processes that see different samples: those that hold one copy of the model together see the same ones."""
-        return self.size // self.strategy.tensor
+        return self.size // self.strategy.together
 
     @property
     def data_parallel_rank(self) -> int:
-        """Number of this process among those that see different samples; one for a tensor-parallel group."""
-        return self.rank // self.strategy.tensor
+        """Number of this process among those that see different samples; one for those that see the same ones."""
+        return self.rank // self.strategy.together
 
     @property
     def is_counted(self) -> bool:
         """Whether this process counts its samples: one does of those that see the same ones."""
-        return self.rank % self.strategy.tensor == 0
+        return self.rank % self.strategy.together == self.strategy.stages - 1  # the last stage has the loss
 
     @property
     def keeps_gradients(self) -> bool:
@@ -123,13 +130,17 @@ class Runtime:
     @property
     def precision(self) -> str:
         """Mixed precision: no, bf16 or fp16."""
-        return str(self.accelerator.mixed_precision)
+        return self.strategy.zero.precision if self.strategy.zero else str(self.accelerator.mixed_precision)
 
     def accumulate_over(self, micro_batches: int) -> None:
         """Make `accelerator.accumulate` synchronise on the last of so many micro-batches, counted from now."""
         self.accelerator.gradient_accumulation_steps = micro_batches
         # Without this a number that changes from step to step synchronises on the wrong micro-batch.
         self.accelerator.step = 0
+
+    def divisor(self, micro_batches: int) -> int:
+        """Return by what Accelerate's `backward` divides a loss in a step of so many micro-batches."""
+        return 1 if self.strategy.zero is not None else micro_batches
 
     def to_device(self, batch: Batch) -> Batch:
         """Return a batch on the device of this process, but for what the host alone reads."""
@@ -152,7 +163,8 @@ class Runtime:
         """Seed what dropout draws from. (`torch.manual_seed` would visit every backend: 60 times the cost.)"""
         torch.default_generator.manual_seed(number)
         if self.has_own_memory:
-            torch.get_device_module(self.device).manual_seed(number)
+            backend = torch.get_device_module(self.device)
+            (backend.manual_seed_all if self.strategy.devices > 1 else backend.manual_seed)(number)
 
     def all_reduce_counts(self, mine: Counts) -> Counts:
         """Return the sum of the counts of all processes: the one small all-reduce of a step, on the host."""
@@ -186,7 +198,7 @@ class Runtime:
 
     def counted(self, values: list[Result]) -> list[Result]:
         """Return those values, of one per process, that come from processes which see different samples."""
-        return values[:: self.strategy.tensor]
+        return values[self.strategy.stages - 1 :: self.strategy.together]
 
     def gather_rows(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
         """Return the rows of all processes that see different samples, one after another; no gradient flows through.
@@ -261,13 +273,16 @@ class Runtime:
     def read_later(self, *numbers: torch.Tensor) -> Callable[[], list[float]]:
         """Start copying numbers to the host and return what reads them; only that waits, and only for these copies.
 
-        Any of them may be on the host already: where gradients are offloaded, so is their norm.
+        Any of them may be on the host already: where gradients are offloaded, so is their norm. Or on another device of
+        this process: the norm is where the first gradient is.
         """
         if not self.has_own_memory:
             return lambda: [float(number) for number in numbers]
         host = torch.empty(len(numbers), dtype=torch.float64, pin_memory=True)
         for place, number in zip(host, numbers, strict=True):
-            place.copy_(number, non_blocking=True)
+            # The event is recorded for what this device has begun.
+            ours = number.to(self.device) if number.device.type == self.device.type else number
+            place.copy_(ours, non_blocking=True)
         arrived = torch.get_device_module(self.device).Event()
         arrived.record()
 

@@ -1,7 +1,8 @@
 """Shards of tensors: which part of each tensor a process holds, and which of those that hold the same part writes it.
 
-A process holds at most one shard of a tensor, a block with an offset and a size; a whole tensor is one shard. Nothing
-here communicates, or knows of a mesh other than the tensor's own.
+A shard is a block with an offset and a size; a whole tensor is one shard. A process holds at most one of a tensor, or
+the few that a stretch of its numbers is made of. Nothing here communicates, or knows of a mesh other than the
+tensor's own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +16,8 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor import Shard as ShardPlacement
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
-LocalShard = tuple[tuple[int, ...], tuple[int, ...] | None, tuple[int, ...] | None]
-"""What a process holds of a tensor: the shape of all of it, and offset and size of its shard, if it has one."""
+LocalShards = tuple[tuple[int, ...], tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]]
+"""What a process holds of a tensor: the shape of all of it, and offset and size of each of its shards."""
 
 
 @dataclass(frozen=True, order=True)
@@ -43,6 +44,58 @@ class Shard:
         return tuple(slice(start, start + length) for start, length in zip(starts, self.size, strict=True))
 
 
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """What a process holds of a tensor whose numbers were laid out in one row, and the row cut anywhere."""
+
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    dtype: torch.dtype
+    """That in which it is written; it is held in another one where DeepSpeed keeps it so."""
+    start: int
+    """The place in the row of the first number that is held here."""
+    values: torch.Tensor
+    """A row of numbers."""
+
+    def shards(self) -> Iterator[tuple[Shard, torch.Tensor]]:
+        """Yield the blocks of the tensor that are held here, each with its numbers, in the same memory."""
+        taken = 0
+        for shard in blocks_of(self.shape, self.start, self.values.numel()):
+            yield shard, self.values.detach()[taken : taken + shard.elements].view(shard.size)
+            taken += shard.elements
+
+
+Held = torch.Tensor | Stretch
+"""A tensor, or what a process holds of one."""
+
+
+def blocks_of(shape: tuple[int, ...], start: int, length: int) -> Iterator[Shard]:
+    """Yield the blocks of which a stretch of the row of a tensor's numbers is made, in order: of a matrix the end of a
+    line, whole lines, and the beginning of one."""
+    if length == 0:
+        if prod(shape) == 0:
+            yield all_of(shape)
+        return
+    if len(shape) <= 1:
+        yield Shard((start,) if shape else (), (length,) if shape else ())
+        return
+    line, end = prod(shape[1:]), start + length
+    first, last = -(-start // line), end // line
+    if first > last:  # within one line
+        yield from inside(start // line, blocks_of(shape[1:], start % line, length))
+        return
+    yield from inside(first - 1, blocks_of(shape[1:], start % line, first * line - start))
+    if last > first:
+        yield Shard((first,) + (0,) * (len(shape) - 1), (last - first, *shape[1:]))
+    yield from inside(last, blocks_of(shape[1:], 0, end - last * line))
+
+
+def inside(line: int, blocks: Iterator[Shard]) -> Iterator[Shard]:
+    """Yield blocks of one line of a tensor as blocks of the tensor."""
+    for block in blocks:
+        yield Shard((line, *block.offset), (1, *block.size))
+
+
 def all_of(shape: Sequence[int]) -> Shard:
     """Return the shard that is a whole tensor."""
     return Shard((0,) * len(shape), tuple(shape))
@@ -50,6 +103,8 @@ def all_of(shape: Sequence[int]) -> Shard:
 
 def shard_of(tensor: torch.Tensor) -> Shard | None:
     """Return which block of it this process holds; None if it takes no part in the tensor."""
+    if tensor.is_meta:
+        return None  # it lies in another stage of the pipeline
     if not isinstance(tensor, DTensor) or tensor.numel() == 0:
         return all_of(tensor.shape)
     coordinate = tensor.device_mesh.get_coordinate()
@@ -100,19 +155,32 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if tensor.numel() else tensor.to_local().reshape(tensor.shape)
 
 
+def shards_of(held: Held) -> list[Shard]:
+    """Return which blocks of a tensor this process holds."""
+    if isinstance(held, Stretch):
+        return list(blocks_of(held.shape, held.start, held.values.numel()))
+    shard = shard_of(held)
+    return [] if shard is None or (shard.elements == 0 and held.numel() > 0) else [shard]
+
+
+def held_shards(held: Held) -> list[tuple[Shard, torch.Tensor]]:
+    """Return the blocks of a tensor that this process holds, each with its numbers, in the same memory."""
+    if isinstance(held, Stretch):
+        return list(held.shards())
+    return [(shard, local_of(held)) for shard in shards_of(held)]
+
+
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Return a contiguous tensor as its bytes: not every backend sends every type."""
     return tensor.reshape(-1).view(torch.uint8)
 
 
-def local_shards(tensors: Mapping[str, torch.Tensor]) -> dict[str, LocalShard]:
+def local_shards(tensors: Mapping[str, Held]) -> dict[str, LocalShards]:
     """Return what this process holds, as plain data that can be sent."""
-    found: dict[str, LocalShard] = {}
-    for name, tensor in tensors.items():
-        shard = shard_of(tensor)
-        block = (None, None) if shard is None else (shard.offset, shard.size)
-        found[name] = (tuple(tensor.shape), *block)
-    return found
+    return {
+        name: (tuple(held.shape), tuple((shard.offset, shard.size) for shard in shards_of(held)))
+        for name, held in tensors.items()
+    }
 
 
 class ShardMap:
@@ -121,24 +189,23 @@ class ShardMap:
     The process with the lowest rank among those that hold the same shard owns it: it alone writes and reads it.
     """
 
-    def __init__(self, everybody: Sequence[Mapping[str, LocalShard]]) -> None:
+    def __init__(self, everybody: Sequence[Mapping[str, LocalShards]]) -> None:
         """Take what each process holds, by rank.
 
         Raises:
             RuntimeError: they do not hold the same tensors, or what they hold together is not all of one.
         """
         self.processes = len(everybody)
-        self.shapes = {name: shape for name, (shape, _, _) in everybody[0].items()}
+        self.shapes = {name: shape for name, (shape, _) in everybody[0].items()}
         self.holders: dict[str, dict[Shard, tuple[int, ...]]] = {name: {} for name in self.shapes}
         for rank, held in enumerate(everybody):
-            if {name: shape for name, (shape, _, _) in held.items()} != self.shapes:
+            if {name: shape for name, (shape, _) in held.items()} != self.shapes:
                 different = sorted(set(held) ^ set(self.shapes)) or "their shapes"
                 raise RuntimeError(f"process 0 and process {rank} do not hold the same tensors: {different}")
-            for name, (shape, offset, size) in held.items():
-                if offset is None or size is None or (prod(size) == 0 and prod(shape) > 0):
-                    continue
+            for name, (_, blocks) in held.items():
                 shards = self.holders[name]
-                shards[Shard(offset, size)] = (*shards.get(Shard(offset, size), ()), rank)
+                for shard in (Shard(*block) for block in blocks):
+                    shards[shard] = (*shards.get(shard, ()), rank)
         for name, shape in self.shapes.items():
             if not is_sharded(shape, tuple(self.holders[name])):
                 raise RuntimeError(
@@ -156,6 +223,18 @@ class ShardMap:
         """Yield the shards of a tensor with the rank of their owner, in the order of their offsets."""
         for shard, ranks in sorted(self.holders[name].items()):
             yield shard, ranks[0]
+
+    def keys(self, name: str) -> dict[Shard, str]:
+        """Return under which name each shard of a tensor lies in the file of its owner: that of the tensor, with a
+        number where the owner has several of them."""
+        own: dict[int, list[Shard]] = {}
+        for shard, owner in self.shards(name):
+            own.setdefault(owner, []).append(shard)
+        return {
+            shard: name if len(shards) == 1 else f"{name}#{number}"
+            for shards in own.values()
+            for number, shard in enumerate(shards)
+        }
 
     def owned(self, rank: int) -> list[str]:
         """Return the names of the tensors of which a process owns a shard."""

@@ -6,6 +6,7 @@ This is the one place that builds the Accelerator.
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from accelerate import Accelerator
 from accelerate.utils import (
     DataLoaderConfiguration,
     DistributedDataParallelKwargs,
+    DistributedType,
     GradientAccumulationPlugin,
     InitProcessGroupKwargs,
 )
@@ -23,6 +25,7 @@ from torch.distributed.constants import default_pg_nccl_timeout, default_pg_time
 from torch.distributed.rendezvous import register_rendezvous_handler
 
 from toolkit.config.schema import Config
+from toolkit.distributed.device_map import asks_for_devices, device_map_problems, devices_here, distributed_problem
 from toolkit.distributed.launch import contradictions, read_launch, unsupported
 from toolkit.distributed.launcher_variables import check_launcher_variables
 from toolkit.distributed.mesh import Strategy, read_strategy, shown_to_accelerate
@@ -52,10 +55,13 @@ def start_runtime(config: Config) -> Runtime:
     on_cpu = launch.use_cpu is True or not torch.accelerator.is_available()
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
-    strategy, unfit = read_strategy(world_size, precision)
-    problems = [*unsupported(), *contradictions(launch, on_cpu, world_size), *unfit]
+    strategy, unfit = read_strategy(config, world_size, precision)
+    spread = device_map_problems(config, strategy, on_cpu, precision)
+    problems = [*unsupported(), *contradictions(launch, on_cpu, world_size), *unfit, *spread]
     if problems:
         raise UserError(*problems)
+    if asks_for_devices(config):
+        strategy = replace(strategy, devices=devices_here(on_cpu))
     local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
     threads = choose_threads(config, usable_cores() // local_processes, computes_on_host=on_cpu or strategy.offloaded)
     rendezvous = join_rendezvous(config.timeout.rendezvous)
@@ -68,12 +74,15 @@ def start_runtime(config: Config) -> Runtime:
             "train apart. Start them with `accelerate launch` and a file of accelerate_configs/, or unset WORLD_SIZE "
             "and RANK"
         )
-    if strategy.sharded != bool(accelerator.is_fsdp2):
+    deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
+    if strategy.sharded != bool(accelerator.is_fsdp2) or (strategy.zero is not None) != deepspeed:
         raise UserError(
             f"the launch configuration asks for {strategy.description}, but Accelerate would train "
             f"{accelerator.distributed_type.value}; start the processes with `accelerate launch` and a file of "
             "accelerate_configs/"
         )
+    if strategy.devices > 1 and accelerator.use_distributed:
+        raise UserError(distributed_problem(strategy.devices))
     if accelerator.torch_device_mesh is not None:
         # Each dimension of a mesh has a group of its own, made with torch's time-out.
         for group in accelerator.torch_device_mesh.get_all_groups():
@@ -94,9 +103,8 @@ def build_accelerator(
     # Accelerate looks twice in each optimizer step whether this package is installed, and Python then searches all of
     # its path for it: 0.1 ms. None says that there is no such package; no optimizer of it is built here.
     sys.modules.setdefault("lomo_optim", None)  # type: ignore[arg-type]
-    with shown_to_accelerate(strategy, on_cpu, precision, options) as sharded:
+    with shown_to_accelerate(strategy, config, on_cpu, precision, options) as shown:
         accelerator = Accelerator(
-            cpu=on_cpu,
             gradient_accumulation_plugin=GradientAccumulationPlugin(
                 num_steps=1, sync_with_dataloader=False, sync_each_batch=config.batch.reduce_each
             ),
@@ -104,7 +112,7 @@ def build_accelerator(
             step_scheduler_with_optimizer=False,
             # Gradients live in the buffers that are sent, and not a second time beside them.
             kwargs_handlers=[*options, DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
-            **sharded,
+            **{"cpu": on_cpu, **shown},
         )
     if strategy.tensor > 1:
         # Accelerate 1.15 imports a class here that Transformers 5.23 no longer has; `prepare` applies the model's plan.

@@ -113,6 +113,11 @@ def check_compiles(model: torch.nn.Module, strategy: Strategy) -> None:
             f"model.compile is true, and the launch configuration asks for {strategy.description}: layers that are "
             "split over processes are not compiled; leave one of them out"
         )
+    if strategy.zero is not None:
+        raise UserError(
+            f"model.compile is true, and the launch configuration asks for {strategy.zero.description}: its hooks in "
+            "the layers are not compiled; leave one of them out, or use an FSDP2 file of accelerate_configs/"
+        )
     if strategy.checkpoint_activations:
         raise UserError(
             "model.compile is true, and the launch configuration asks for fsdp_activation_checkpointing: what a "

@@ -3,14 +3,20 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from toolkit.errors import UserError
 
+if TYPE_CHECKING:
+    from toolkit.distributed.shards import Held
+
 WRAPPERS = {"_checkpoint_wrapped_module", "_orig_mod"}
 """Parts of names that activation checkpointing and compilation put in."""
+
+MASTERS = "_master_weights"
+"""The attribute of a model under which its master weights are found (`toolkit/distributed/zero.py`)."""
 
 HEADS = ("classifier", "qa_outputs", "score", "head", "fc")
 """What heads are called."""
@@ -58,7 +64,26 @@ def named_state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         yield canonical(name), tensor
 
 
-def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def attach_masters(model: torch.nn.Module, masters: Any) -> None:
+    """Have the state of a model be that of its master weights (`toolkit/distributed/zero.py`)."""
+    # No submodule, and no part of the model's own state.
+    vars(model)[MASTERS] = masters
+
+
+def held_of(model: torch.nn.Module, tensor: torch.Tensor) -> "Held | None":
+    """Return what this process holds of the state of a model: the tensor itself, or under ZeRO its master weights, of
+    which there are none for what is not trained."""
+    masters = vars(model).get(MASTERS)
+    held: Held | None = tensor if masters is None else masters.held(tensor)
+    return held
+
+
+def size_of(parameter: torch.Tensor) -> int:
+    """Return how many numbers a whole parameter has: ZeRO 3 leaves an empty one in the model."""
+    return int(getattr(parameter, "ds_numel", None) or parameter.numel())
+
+
+def weights_of(model: torch.nn.Module) -> "dict[str, Held]":
     """Return trainable parameters and persistent buffers by name, each tensor once.
 
     Frozen parameters follow from the configuration: a checkpoint holds only their digest (`digest_of_frozen`).
@@ -66,7 +91,8 @@ def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     Raises:
         UserError: the model keeps a state that is no tensor.
     """
-    weights, seen = {}, set()
+    weights: dict[str, Held] = {}
+    seen = set()
     frozen = frozen_parameters(model)
     for name, tensor in named_state(model):
         # A quantised parameter keeps its scales under names that begin with its own.
@@ -76,7 +102,9 @@ def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
         check_is_tensor(name, tensor)
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            weights[name] = tensor
+            held = held_of(model, tensor)
+            assert held is not None
+            weights[name] = held
     return weights
 
 
@@ -121,18 +149,18 @@ def reshard(model: torch.nn.Module) -> None:
             module.reshard()
 
 
-def layer_stacks(model: torch.nn.Module) -> dict[str, list[torch.nn.Module]]:
+def layer_stacks(model: torch.nn.Module, frozen: bool = False) -> dict[str, list[torch.nn.Module]]:
     """Return the repeated layers of a model, in its own order: by the name of the list that holds them.
 
     That is a `torch.nn.ModuleList` of at least two modules that are made of others, with weights of which some are
-    trained. A list inside a layer (experts, say) is part of that layer.
+    trained, or none if `frozen` ones are wanted too. A list inside a layer (experts, say) is part of that layer.
     """
     stacks: dict[str, list[torch.nn.Module]] = {}
     for name, module in model.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer in stacks)
         if isinstance(module, torch.nn.ModuleList) and len(module) > 1 and not inside:
             composed = all(any(True for _ in layer.children()) for layer in module)
-            if composed and any(parameter.requires_grad for parameter in module.parameters()):
+            if composed and any(frozen or parameter.requires_grad for parameter in module.parameters()):
                 stacks[name] = list(module)
     return {canonical(name): layers for name, layers in stacks.items()}
 

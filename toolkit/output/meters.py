@@ -86,13 +86,15 @@ def linux_peak() -> int | None:
     return None
 
 
-def forget_peak(device: torch.device) -> None:
-    """Set the peaks of host and device back to what is taken now, where the system can."""
+def forget_peak(*devices: torch.device) -> None:
+    """Set the peaks of host and devices back to what is taken now, where the system can."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # see proc_pid_clear_refs
-    forget = None if device.type == "cpu" else getattr(torch.get_device_module(device), "reset_peak_memory_stats", None)
-    if forget is not None:
-        forget(device)
+    for device in devices:
+        backend = None if device.type == "cpu" else torch.get_device_module(device)
+        forget = getattr(backend, "reset_peak_memory_stats", None)
+        if forget is not None:
+            forget(device)
 
 
 def host_peak() -> int:
@@ -102,28 +104,28 @@ def host_peak() -> int:
     return getrusage(RUSAGE_SELF).ru_maxrss * (1 if platform == "darwin" else 1024) if peak is None else peak
 
 
-def device_peak(device: torch.device) -> int | None:
-    """Return the most memory that tensors have had on a device, in bytes, since training began; None where it has none
-    of its own."""
-    if device.type == "cpu":
+def device_peak(*devices: torch.device) -> int | None:
+    """Return the most memory that tensors have had on a device, in bytes, since training began, of several that on the
+    one with most; None where they have none of their own."""
+    if devices[0].type == "cpu":
         return None
     # A count of the allocator, on the host: nothing waits for the device.
-    counter = getattr(torch.get_device_module(device), "max_memory_allocated", None)
-    return None if counter is None else int(counter(device))
+    counter = getattr(torch.get_device_module(devices[0]), "max_memory_allocated", None)
+    return None if counter is None else max(int(counter(device)) for device in devices)
 
 
 class PeakMemory:
     """The peaks of this process up to now, read at most once in a second: to read them takes about 50 us."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, *devices: torch.device) -> None:
+        self.devices = devices
         self.read_at = -SECONDS_BETWEEN_READINGS
         self.latest: tuple[int, int | None] = (0, None)
 
     def read(self) -> tuple[int, int | None]:
         """Return the peaks of host and device."""
         if (now := monotonic()) - self.read_at >= SECONDS_BETWEEN_READINGS:
-            self.read_at, self.latest = now, (host_peak(), device_peak(self.device))
+            self.read_at, self.latest = now, (host_peak(), device_peak(*self.devices))
         return self.latest
 
 

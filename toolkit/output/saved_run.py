@@ -14,7 +14,8 @@ from toolkit.output.run_folder import begun_in, read_record
 
 OF_TRAINING = (
     *("optim.", "checkpoint.", "epochs", "steps", "resume", "rehearse", "evaluate.every"),
-    *("batch.balance", "batch.reduce_each", "batch.micro_tokens", "batch.compress", "batch.compress_rank"),
+    *("batch.balance", "batch.reduce_each", "batch.stages", "batch.micro_tokens"),
+    *("batch.compress", "batch.compress_rank"),
     "track.",
 )
 """Settings that have no meaning for an evaluation."""

@@ -52,10 +52,10 @@ def predict(wish: Wish) -> None:
     runtime = start_runtime(config)
     console = Console(runtime.is_main)
     with ending_together(runtime):
-        if runtime.strategy.sharded:
+        if runtime.strategy.sharded or runtime.strategy.zero is not None:
             raise SharedUserError(
                 f"the launch configuration asks for {runtime.strategy.description}, and toolkit predict runs the whole "
-                "model in each process; start it with accelerate_configs/cpu.yaml or multi_gpu.yaml"
+                "model in each process; start it with accelerate_configs/cpu.yaml or ddp_one_node.yaml"
             )
         runtime.on_main(lambda: check_output(wish))
         trained = runtime.together(lambda: find_model(wish.model, wish.dtype))

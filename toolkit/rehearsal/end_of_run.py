@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -179,49 +180,44 @@ class Unknown(dict[str, float]):
         return 0.0
 
 
-def results_for_export(
-    task: Task,
-    config: Config,
-    metrics: Mapping[str, float],
-    baseline: Mapping[str, float],
-    steps: int,
-    details: Mapping[str, Any] | None = None,
-    record: Mapping[str, Any] | None = None,
-    rule: str | None = None,
-    evaluations: int = 0,
-    warnings: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Return what an export is told of the run, for a model card.
+@dataclass(frozen=True)
+class RunFacts:
+    """What a model card tells of a run beside its task and settings."""
 
-    Args:
-        task: what was trained.
-        config: how.
-        metrics: of the weights that are saved, by name.
-        baseline: the trivial prediction's.
-        steps: after which these were the weights.
-        details: what else the evaluation found.
-        record: run.json, where there is one.
-        rule: by which evaluation it is these weights, such as "lowest loss"; None where none decided it.
-        evaluations: how many there were.
-        warnings: of the run.
-    """
-    record = record or {}
-    last = (record.get("topology") or [{"command": command()}])[-1]
+    evaluation: Evaluation
+    """Of the weights that are saved."""
+    step: int
+    """After which these were the weights."""
+    rule: str | None = None
+    """By which evaluation it is these weights, such as "lowest loss"; None where none decided it."""
+    evaluations: int = 0
+    """How many there were."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """run.json, where there is one."""
+    warnings: Sequence[str] = ()
+    """Of the run."""
+
+
+UNTRAINED = RunFacts(Evaluation(Unknown(loss=0.0), Unknown()), 0)
+"""Of a model whose export is tried before the first step."""
+
+
+def results_for_export(task: Task, config: Config, facts: RunFacts) -> dict[str, Any]:
+    """Return what an export is told of the run, for a model card: plain values by name."""
+    starts = facts.record.get("topology") or [{"command": command()}]
+    evaluate = task.data.evaluate
     return {
         "config": config,
-        "metrics": metrics,
-        "baseline": baseline,
-        "steps": steps,
+        "metrics": facts.evaluation.metrics,
+        "baseline": facts.evaluation.baseline,
+        "details": facts.evaluation.details,
+        "steps": facts.step,
+        "rule": facts.rule,
+        "evaluations": facts.evaluations,
+        "record": facts.record,
+        "command": starts[-1].get("command"),
+        "warnings": list(facts.warnings),
         "summary": {**task.summary, **task.data.summary},
-        "details": details or {},
         "inputs": dict(task.data.inputs),
-        "command": last.get("command"),
-        "record": record,
-        "samples": {
-            "train": len(task.data.train),
-            "evaluate": len(task.data.evaluate) if task.data.evaluate is not None else 0,
-        },
-        "rule": rule,
-        "evaluations": evaluations,
-        "warnings": list(warnings),
+        "samples": {"train": len(task.data.train), "evaluate": 0 if evaluate is None else len(evaluate)},
     }

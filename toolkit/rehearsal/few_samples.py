@@ -12,6 +12,7 @@ from toolkit.batch_layout import ON_THE_LEFT, Trial, layout
 from toolkit.data.loader import MicroBatches
 from toolkit.data.micro_batches import MicroBatch
 from toolkit.data.order import Ids
+from toolkit.distributed.pipeline import one_pass
 from toolkit.distributed.runtime import Runtime
 from toolkit.dropout import SampleDropout, remember_callers
 from toolkit.grad_cache import loss_of_batch
@@ -43,10 +44,11 @@ def try_few_samples(task: Task, runtime: Runtime, model: torch.nn.Module, batche
     chosen = shortest(batches.source, ids)
     micro = runtime.together(lambda: batches.__getitems__(MicroBatch(0, 1, chosen)))
     runtime.phase("trying a few samples", 1, patient=True, batch=micro)
-    on_device = torch.get_device_module(runtime.device).get_rng_state if runtime.has_own_memory else torch.get_rng_state
+    devices = runtime.devices if runtime.has_own_memory else ()
 
     def state() -> list[torch.Tensor]:
-        return [torch.get_rng_state(), on_device()]
+        on_devices = [torch.get_device_module(device).get_rng_state(device) for device in devices]
+        return [torch.get_rng_state(), *on_devices]
 
     found: list[str] = []
     whole = runtime.accelerator.unwrap_model(model)
@@ -56,7 +58,8 @@ def try_few_samples(task: Task, runtime: Runtime, model: torch.nn.Module, batche
         before = state()
         with buffers_kept(whole), runtime.drawing_from(micro.dropout_rows), watching(whole, trial, state, found):
             layout().trial = trial
-            loss_of_batch(task, model, runtime.to_device(micro.batch))
+            with one_pass(model):
+                loss_of_batch(task, model, runtime.to_device(micro.batch))
         if not found and not same(before, state()):
             found.append(THE_LOSS)
 

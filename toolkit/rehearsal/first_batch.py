@@ -10,11 +10,22 @@ from torch.distributed.fsdp import FSDPModule
 
 from toolkit.data.loader import LoadedMicroBatch, MicroBatches
 from toolkit.data.micro_batches import MicroBatch
+from toolkit.distributed.pipeline import stage_of
 from toolkit.distributed.runtime import Runtime
+from toolkit.distributed.zero import gradients_seen
 from toolkit.errors import UserError
 from toolkit.grad_cache import loss_of_batch
 from toolkit.models.compiled import compiling_explained
-from toolkit.models.parameters import buffers_kept, canonical, is_of_head, models_of_transformers, parameter_names
+from toolkit.models.parameters import (
+    MASTERS,
+    buffers_kept,
+    canonical,
+    is_of_head,
+    models_of_transformers,
+    parameter_names,
+    size_of,
+)
+from toolkit.pipelined_step import tokens_of
 from toolkit.printed_plan import named
 from toolkit.task import Task
 
@@ -67,13 +78,17 @@ def try_first_batch(
         ever |= dict.fromkeys(without)
         if not any(runtime.gather_all(without)):
             break
-    found = runtime.gather_all((always or [], list(ever), list(changing)))
+    module = runtime.accelerator.unwrap_model(model)
+    # What other stages of a pipeline hold has its gradients there.
+    elsewhere = [name for parameter, name in parameter_names(module).items() if parameter.is_meta]
+    found = runtime.gather_all(([*(always or []), *elsewhere], list(ever), list(changing)))
     everywhere = [name for name in found[0][0] if begins and all(name in names for names, _, _ in found)]
     sometimes = [
         name for name in dict.fromkeys(name for _, names, _ in found for name in names) if name not in everywhere
     ]
-    module = runtime.accelerator.unwrap_model(model)
-    unused = runtime.together(lambda: unused_parameters(module, everywhere, sometimes if runtime.size > 1 else []))
+    # DeepSpeed steps a weight without a gradient too, in one process as well.
+    waits = runtime.size > 1 or runtime.strategy.zero is not None
+    unused = runtime.together(lambda: unused_parameters(module, everywhere, sometimes if waits else []))
     return FirstBatch(unused, list(dict.fromkeys(name for _, _, names in found for name in names)))
 
 
@@ -103,24 +118,46 @@ def run_without_a_change(
         UserError: the loss is not a differentiable scalar.
     """
     module = runtime.accelerator.unwrap_model(model)
-    sharded = runtime.strategy.sharded
+    stage, masters = stage_of(model), vars(module).get(MASTERS)
+    watched = runtime.strategy.sharded or masters is not None
     names = parameter_names(module)
     # Nothing has to be sent to know it. (Accelerate's own `no_sync` does nothing where a launcher started one process,
     # though the model is wrapped there too.)
     alone: Any = getattr(model, "no_sync", nullcontext)
-    with buffers_kept(module) as buffers, gradients_of_units(model) if sharded else alone() as seen:
-        total = loss_of_batch(task, model, runtime.to_device(micro.batch))
-        if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
-            raise UserError(
-                f"the task's loss returned {described(total)}; it must return a scalar tensor that depends on the "
-                "weights: the sum (never the mean) over the units of the batch"
-            )
-        runtime.accelerator.backward(total)
+    if runtime.strategy.sharded:
+        alone = partial(gradients_of_units, model)
+    elif masters is not None:
+        model, alone = module, partial(gradients_seen, masters)
+    with buffers_kept(module) as buffers, alone() as seen:
+
+        def checked_loss(_: int = 0) -> torch.Tensor:
+            total = loss_of_batch(task, model, runtime.to_device(micro.batch))
+            if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
+                raise UserError(
+                    f"the task's loss returned {described(total)}; it must return a scalar tensor that depends on the "
+                    "weights: the sum (never the mean) over the units of the batch"
+                )
+            if stage is not None and not torch.isfinite(total):
+                raise UserError(
+                    f"the loss of the first micro-batch is {total:.4g} in a pipeline (batch.stages): either it is so "
+                    "in one process too, or something that the model's code has before its layers is used in or after "
+                    "them, and not in the first stage alone; leave batch.stages out to see which, and use "
+                    "fsdp2_one_node.yaml of accelerate_configs/ if it is the second"
+                )
+            return total
+
+        backward: Any = torch.autograd.backward if masters is not None else runtime.accelerator.backward
+        if stage is not None:
+            stage.run([tokens_of(micro)], checked_loss)
+        else:
+            backward(checked_loss())
         changed = [canonical(name) for name, buffer, before in buffers if not torch.equal(buffer, before)]
     without = [
         name
         for parameter, name in names.items()
-        if parameter.requires_grad and (parameter not in seen if sharded else parameter.grad is None)
+        if parameter.requires_grad
+        and not parameter.is_meta
+        and (parameter not in seen if watched else parameter.grad is None)
     ]
     model.zero_grad(set_to_none=True)
     return without, changed
@@ -179,7 +216,7 @@ def unused_parameters(model: torch.nn.Module, everywhere: Sequence[str], sometim
         problems.append(
             f"{len(sometimes)} trainable parameter(s) get a gradient from some micro-batches and none from others: "
             f"{named(sometimes)}. With several processes training would hang or fail; let the loss depend on them "
-            "whatever a batch holds, freeze them (requires_grad_(False)), or train in one process"
+            "whatever a batch holds, freeze them (requires_grad_(False)), or train in one process without DeepSpeed"
         )
     if forgotten := forgotten_parameters(model, everywhere):
         problems.append(
@@ -237,7 +274,7 @@ def layers_left_out(
 
 def elements(parameters: Iterable[torch.Tensor]) -> int:
     """Return how many numbers these hold together."""
-    return sum(parameter.numel() for parameter in parameters)
+    return sum(size_of(parameter) for parameter in parameters)
 
 
 def described(total: object) -> str:

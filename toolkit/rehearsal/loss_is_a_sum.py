@@ -11,6 +11,7 @@ import torch
 
 from toolkit.data.loader import LoadedMicroBatch, MicroBatches
 from toolkit.data.micro_batches import MicroBatch
+from toolkit.distributed.pipeline import one_pass
 from toolkit.distributed.runtime import Runtime
 from toolkit.errors import SharedUserError
 from toolkit.models.parameters import reshard
@@ -53,9 +54,10 @@ def check_loss_rule(
     with warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("always")
         losses = runtime.together(lambda: [loss_of(task, runtime, model, part) for part in loaded], talking=True)
-    reshard(model.train(was_training))
+    model.train(was_training)
+    reshard(model)
     mine = Halved()
-    if half and not plan.dummy:
+    if half and not plan.dummy and runtime.is_counted:
         mine = Halved(
             len(plan.ids), losses[0], losses[1] + losses[2], (loaded[0].units, loaded[1].units + loaded[2].units)
         )
@@ -78,9 +80,11 @@ def shapes_differ(notes: list[str]) -> str:
 
 
 def loss_of(task: Task, runtime: Runtime, model: torch.nn.Module, micro: LoadedMicroBatch) -> float:
-    """Return the loss of a micro-batch."""
+    """Return the loss of a micro-batch, and 0 where another stage of a pipeline has it."""
     assert callable(task.loss)
-    return float(task.loss(model, runtime.to_device(micro.batch)))
+    with one_pass(model):
+        return float(task.loss(model, runtime.to_device(micro.batch)))
+    return 0.0
 
 
 def is_exact(model: torch.nn.Module, runtime: Runtime) -> bool:

@@ -7,8 +7,9 @@ from toolkit.data.loader import longest_samples
 from toolkit.data.micro_batches import accumulation
 from toolkit.distributed.compression import unfit_for
 from toolkit.distributed.runtime import Runtime
+from toolkit.distributed.zero_launch import problems_with_zero
 from toolkit.errors import UserError
-from toolkit.task import Task
+from toolkit.task import GlobalBatchLoss, Task
 
 
 def check_fit(task: Task, config: Config, runtime: Runtime) -> None:
@@ -22,7 +23,7 @@ def check_fit(task: Task, config: Config, runtime: Runtime) -> None:
     if len(task.data.train) == 0:
         problems.append("there is no training sample")
     if processes > size:
-        apart = "" if runtime.strategy.tensor == 1 else f" in {processes} groups that see different samples"
+        apart = "" if runtime.strategy.together == 1 else f" in {processes} groups that see different samples"
         problems.append(
             f"{runtime.size} processes were started{apart}, but the global batch has only {size} sample(s) "
             "(batch.size); start at most that many processes or enlarge the batch"
@@ -43,10 +44,17 @@ def check_fit(task: Task, config: Config, runtime: Runtime) -> None:
             f"{processes} process(es) with batch.micro {config.batch.micro or 'not set'} takes {derived}; remove it "
             "there, the toolkit derives it"
         )
-    if runtime.strategy.offloaded and config.optim.name in ("adafactor", "muon"):
+    if runtime.strategy.zero is not None:
+        problems += problems_with_zero(runtime.strategy.zero, config)
+    elif runtime.strategy.offloaded and config.optim.name in ("adafactor", "muon"):
         problems.append(
             f"optim.name is {config.optim.name}, which gathers whole matrices on the device, and the launch "
             "configuration offloads the weights to the host (fsdp_offload_params); set that to false, or take adamw"
+        )
+    if runtime.strategy.stages > 1 and isinstance(task.loss, GlobalBatchLoss):
+        problems.append(
+            f"batch.stages is {config.batch.stages}, and this task's loss couples all samples of a step, which a "
+            "pipeline can't run; leave it out, and use fsdp2_one_node.yaml of accelerate_configs/"
         )
     if problems:
         raise UserError(*problems)
@@ -55,7 +63,13 @@ def check_fit(task: Task, config: Config, runtime: Runtime) -> None:
 def problems_of_tokens(task: Task, config: Config, runtime: Runtime) -> Iterator[str]:
     """Yield why micro-batches can't be bounded as they are asked to be."""
     batch = config.batch
-    if batch.micro == "auto" and runtime.size > 1 and runtime.strategy.is_sharded:
+    alone = runtime.size == 1
+    if batch.micro == "auto" and runtime.strategy.zero is not None:
+        yield (
+            "batch.micro is auto, and the launch configuration asks for DeepSpeed: a pass in which memory runs out "
+            "leaves its engine in the middle of a step; give a number, or batch.micro_tokens"
+        )
+    elif batch.micro == "auto" and not alone and runtime.strategy.is_sharded:
         yield (
             f"batch.micro is auto, and the launch configuration asks for {runtime.strategy.description}: its processes "
             "exchange weights in each layer, so that none could try alone what fits; give a number, or "

@@ -21,8 +21,21 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 """A name, which nothing fetches."""
 COLOURS = [f"var(--series-{number})" for number in range(1, 7)]
 INK, FAINT = "var(--ink)", "var(--faint)"
+DASHES = ([1, 0], [6, 3])
+"""How lines are drawn, in pixels on and off: where colours come again, the other way."""
+MOST_LINES = len(COLOURS) * len(DASHES)
+"""More can't be told apart in one picture."""
 ROWS = 8
 """Of the table that stands for a curve where no picture can be seen."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a line is drawn, and what it is of."""
+
+    name: str
+    colour: str
+    dash: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,14 @@ class Chart:
     note: str = ""
     """What has to be known to read it."""
     wide: bool = False
+    legend: Sequence[Look] = ()
+    """Stands above the picture as text, since it has to wrap."""
+
+
+def looks(names: Sequence[str]) -> list[Look]:
+    """Return how the lines of these are drawn, no two of them alike up to `MOST_LINES`."""
+    kinds = [(colour, dash) for dash in DASHES for colour in COLOURS]
+    return [Look(name, *kinds[place % MOST_LINES]) for place, name in enumerate(names)]
 
 
 def drawn(description: str, height: int, **rest: Any) -> Spec:
@@ -52,6 +73,7 @@ def lines(
     note: str = "",
     form: str = ".4~g",
     logarithmic: bool = False,
+    among: Sequence[str] = (),
 ) -> Chart:
     """Return curves over the steps, each with the band of its lowest and highest values.
 
@@ -63,10 +85,19 @@ def lines(
         note: what has to be known to read it.
         form: of the numbers, as d3 says it.
         logarithmic: whether the scale of the values is; it has to be above zero then.
+        among: all names on the page, where each has to look the same in every picture.
+
+    Of more than `MOST_LINES` series the first are drawn, and the table has all.
     """
     known = {name: {step: value for step, value in some.items() if value is not None} for name, some in dots.items()}
     dots = {name: some for name, some in known.items() if some}
+    whole = numbers_of(series, dots)
     names = [*series, *(name for name in dots if name not in series)]
+    if len(names) > MOST_LINES:
+        note = " ".join(filter(None, (f"{MOST_LINES} of {len(names):,} are drawn; the table has all.", note)))
+        names = names[:MOST_LINES]
+        series = {name: one for name, one in series.items() if name in names}
+        dots = {name: some for name, some in dots.items() if name in names}
     points = [
         {"step": int(step), "series": name, "value": plain(mean)}
         for name, one in series.items()
@@ -83,12 +114,13 @@ def lines(
         for name, some in dots.items()
         for step, value in some.items()
     ]
-    colour = {
-        "field": "series",
-        "type": "nominal",
-        "scale": {"domain": names, "range": [COLOURS[place % len(COLOURS)] for place in range(len(names))]},
-        "legend": {"title": None, "orient": "top", "symbolOpacity": 1} if len(names) > 1 else None,
-    }
+    legend = [look for look in looks(among or names) if look.name in names]
+    shown = [look.name for look in legend]
+    colour, dash = (
+        {"field": "series", "type": "nominal", "scale": {"domain": shown, "range": kinds}, "legend": None}
+        for kinds in ([look.colour for look in legend], [look.dash for look in legend])
+    )
+    many = len(names) > len(COLOURS)
     ends = [*(int(one.steps[-1]) for one in series.values() if len(one)), *(max(some) for some in dots.values())]
     x = {
         "field": "step",
@@ -114,7 +146,7 @@ def lines(
             {
                 "data": {"values": points},
                 "mark": {"type": "line", "strokeWidth": 1.5, "interpolate": "linear"},
-                "encoding": {"x": x, "y": y, "color": colour},
+                "encoding": {"x": x, "y": y, "color": colour, "strokeDash": dash},
             }
         )
     if single:
@@ -122,13 +154,15 @@ def lines(
             {
                 "data": {"values": single},
                 "mark": {"type": "line", "strokeWidth": 1.5, "point": {"size": 36}},
-                "encoding": {"x": x, "y": y, "color": colour},
+                "encoding": {"x": x, "y": y, "color": colour, "strokeDash": dash},
             }
         )
     layers += [vertical(marks, x)] if marks else []
     layers.append(hover(points + single, names, x, form))
-    spec = drawn(f"{title}: {summary_of(series, dots)}", 190, layer=layers, resolve={"scale": {"y": "shared"}})
-    return Chart(title, spec, *numbers_of(series, dots), note=note)
+    spec = drawn(
+        f"{title}: {summary_of(series, dots)}", 300 if many else 190, layer=layers, resolve={"scale": {"y": "shared"}}
+    )
+    return Chart(title, spec, *whole, note=note, wide=many, legend=legend if len(legend) > 1 else ())
 
 
 def vertical(marks: Sequence[tuple[int, str]], x: Spec) -> Spec:
@@ -142,27 +176,21 @@ def vertical(marks: Sequence[tuple[int, str]], x: Spec) -> Spec:
 
 def hover(values: Iterable[Mapping[str, Any]], names: Sequence[str], x: Spec, form: str) -> Spec:
     """Return what shows the numbers of the step under the pointer."""
+    # Said as an expression: of a tooltip that names fields, Vega-Lite 6.4 takes texts from the area around the nearest
+    # step instead of from its row, and writes NaN where a series has no number at this step.
+    row = "(isObject(datum.datum) ? datum.datum : datum)"
+    values_of = {name: f"{row}[{json.dumps(name)}]" for name in names}
+    texts = [
+        f"{json.dumps(name)}: isValid({value}) ? format({value}, '{form}') : '–'" for name, value in values_of.items()
+    ]
+    told = f"{{step: format({row}.step, ',d'), {', '.join(texts)}}}"
     return {
         "data": {"values": list(values)},
-        "transform": [
-            {"pivot": "series", "value": "value", "groupby": ["step"]},
-            # Where a series has no value at this step, Vega would write NaN.
-            *(
-                {
-                    "calculate": f"isValid(datum[{key}]) ? format(datum[{key}], '{form}') : '–'",
-                    "as": f"text {place}",
-                }
-                for place, key in enumerate(map(json.dumps, names))
-            ),
-        ],
-        "mark": {"type": "rule", "stroke": FAINT, "tooltip": True},
+        "transform": [{"pivot": "series", "value": "value", "groupby": ["step"]}],
+        "mark": {"type": "rule", "stroke": FAINT, "tooltip": {"expr": told}},
         "encoding": {
             "x": x,
             "opacity": {"condition": {"param": "hover", "value": 1, "empty": False}, "value": 0},
-            "tooltip": [
-                {"field": "step", "type": "quantitative", "format": ",d"},
-                *({"field": f"text {place}", "type": "nominal", "title": name} for place, name in enumerate(names)),
-            ],
         },
         "params": [
             {

@@ -13,6 +13,7 @@ from toolkit.output.console import Console
 from toolkit.output.ledger import finite_or_none
 from toolkit.output.provenance import versions
 from toolkit.output.run_folder import write_whole
+from toolkit.report.charts import MOST_LINES
 from toolkit.report.page import page_of
 from toolkit.report.parts import Page
 from toolkit.report.saved import SavedRun, read_run
@@ -39,6 +40,12 @@ def report(folders: Sequence[Path], output: Path | None, every: float | None, co
         raise UserError("several runs have no folder of their own for a page; name a file with --output runs.html")
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("a run folder is named twice; name each once")
+    if len(folders) > MOST_LINES:
+        raise UserError(
+            f"{len(folders)} runs are named, and a page shows at most {MOST_LINES}, since more curves can't be told "
+            f"apart; name {MOST_LINES} of them, or make several pages, with the same run first to hold the others "
+            "against"
+        )
     path = output or folders[0] / NAME
     if path.is_dir():
         raise UserError(f"--output is {path}, which is a folder; name a file in it, such as {path / NAME}")

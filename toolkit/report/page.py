@@ -12,7 +12,8 @@ from toolkit.output.meters import described
 from toolkit.report import charts, pictures
 from toolkit.report.charts import Chart, number
 from toolkit.report.curves import curves_of, thinned
-from toolkit.report.parts import Item, Page, Samples, Table, made, sections_of
+from toolkit.report.parts import Item, Page, Table, made, sections_of
+from toolkit.report.predictions import predictions
 from toolkit.report.saved import SavedRun
 from toolkit.verify.evidence import starts_of
 
@@ -20,8 +21,6 @@ METRICS = 4
 """Metrics that have a tile at the top."""
 DRAWN = 8
 """Metrics that are drawn; the table has all."""
-LONG = 600
-"""Characters of a text on the page; a longer one is cut in the middle."""
 
 
 def page_of(run: SavedRun) -> Page:
@@ -125,7 +124,7 @@ def curves(run: SavedRun) -> Iterator[Chart]:
     """Yield what became of loss, metrics, rate and gradient over the steps."""
     marks = [(step, resume_text(step, start)) for step, start in run.resumes]
     found, steps = curves_of(run), thinned(run)
-    note = "Dashed lines: the run was started again there." if marks else ""
+    note = "Dashed vertical lines: the run was started again there." if marks else ""
     evaluated = {step: run.evaluations[step].get("loss") for step in steps}
     if "loss" in found or any(evaluated.values()):
         series = {"training": found["loss"]} if "loss" in found else {}
@@ -170,59 +169,6 @@ def topology_text(start: Mapping[str, Any]) -> str:
     """Return the processes and devices of a start."""
     count = start.get("processes", "?")
     return f"{count} process{'es' if count != 1 else ''}, {start.get('device', '?')}, {start.get('strategy', '?')}"
-
-
-def predictions(run: SavedRun) -> Iterator[Item]:
-    """Yield the task's own picture, and samples with what the model made of them."""
-    details, quality = run.evaluation.get("details") or {}, run.evaluation.get("quality") or {}
-    if other := other_data(run):
-        yield Table("These predictions are of other data than the run's own", [""], [[other]])
-    if details.get("confusion"):
-        yield from pictures.confusion(details["confusion"])
-    if details.get("labels"):
-        yield pictures.counted_labels(details["labels"])
-    if details.get("points"):
-        yield pictures.points(details["points"])
-    if quality:
-        yield pictures.histogram(quality["name"], quality["histogram"])
-        if quality.get("by_length"):
-            yield pictures.by_length(quality["name"], quality["by_length"])
-        for title, rows in (
-            ("The worst predictions", quality.get("worst")),
-            ("The best predictions", quality.get("best")),
-        ):
-            if rows:
-                yield Samples(title, [sample_text(row) for row in rows], folded=title.endswith("best predictions"))
-    if run.examples:
-        yield Samples("Some predictions, evenly spread", [sample_text(row) for row in run.examples], folded=True)
-
-
-def other_data(run: SavedRun) -> str | None:
-    """Return which data the predictions are of, where evaluation.json is not of the run's own evaluation."""
-    data, own = run.evaluation.get("data") or {}, (run.record.get("data") or {}).get("evaluate")
-    if not data or data.get("digest") == own:
-        return None
-    metrics = ", ".join(f"{name} {number(value)}" for name, value in (run.evaluation.get("metrics") or {}).items())
-    return (
-        f"{number(data.get('samples'))} samples of {data.get('told', 'another evaluation')}, which the saved model was "
-        f"evaluated on later: {metrics}; `toolkit export {run.folder}` evaluates it on the run's own data again"
-    )
-
-
-def sample_text(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return a sample for a reader."""
-
-    def text(value: Any) -> str:
-        if isinstance(value, float):
-            return number(value)
-        if isinstance(value, Mapping):
-            return ", ".join(f"{name} {text(entry)}" for name, entry in value.items())
-        if isinstance(value, list):
-            return "; ".join(map(text, value))
-        shown = str(value)
-        return shown if len(shown) <= LONG else f"{shown[: LONG * 2 // 3]} […] {shown[-LONG // 3 :]}"
-
-    return {name: text(value) for name, value in row.items() if name != "sample" and value not in (None, [], {})}
 
 
 def time_and_memory(run: SavedRun) -> Iterator[Item]:

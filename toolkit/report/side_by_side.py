@@ -130,7 +130,7 @@ def curves_side_by_side(runs: Sequence[SavedRun], names: Sequence[str]) -> Itera
         for title, one in curves_of_one.items():
             of_all.setdefault(title, {})[name] = one
     if "loss" in of_all:
-        yield charts.lines("Training loss", of_all.pop("loss"))
+        yield charts.lines("Training loss", of_all.pop("loss"), among=names)
     metrics = dict.fromkeys(key for run in runs for key in run.metric_names)
     for key in list(metrics)[:DRAWN]:
         dots = {
@@ -138,6 +138,6 @@ def curves_side_by_side(runs: Sequence[SavedRun], names: Sequence[str]) -> Itera
             for name, run, own in zip(names, runs, steps, strict=True)
         }
         title = "Evaluation loss" if key == "loss" else key
-        yield charts.lines(title, {}, (), {name: some for name, some in dots.items() if some})
+        yield charts.lines(title, {}, (), {name: some for name, some in dots.items() if some}, among=names)
     for title, series in of_all.items():
-        yield charts.lines(title[0].upper() + title[1:], series, form=".3~g")
+        yield charts.lines(title[0].upper() + title[1:], series, form=".3~g", among=names)

@@ -14,16 +14,15 @@ from toolkit.data.config import DataConfig, embedded_splits
 from toolkit.data.formats.header import NoHeaderError
 from toolkit.data.label_loss import label_loss
 from toolkit.data.reading import DataRead, missing_columns, row_numbers, usable_rows
-from toolkit.data.text_columns import length_limit
 from toolkit.errors import UserError
 from toolkit.sample_data.code_tokens import code_tokens
 from toolkit.task import Postprocessed, TaskData
+from toolkit.tasks.token_classification.entities import in_words
 from toolkit.tasks.token_classification.files import read_tag_files
 from toolkit.tasks.token_classification.rows import TaggedRows, read_rows, refuse_numbers
 from toolkit.tasks.token_classification.tags import (
     OUTSIDE,
     Kind,
-    entities,
     hold_out_by_tag,
     in_scheme,
     names_for_head,
@@ -31,14 +30,14 @@ from toolkit.tasks.token_classification.tags import (
     tag_names,
     tags_line,
 )
+from toolkit.tasks.token_classification.window_sizes import window_sizes
 from toolkit.tasks.token_classification.windows import TaggedWindows, added_tokens, tokenize_words
+from toolkit.tasks.token_classification.word_rows import sentences_of
 
 if TYPE_CHECKING:
     from toolkit.data.sources import Splits
     from toolkit.losses import LabelLoss
 
-USUAL_LENGTH = 512
-"""Tokens of a window where neither the configuration nor the tokenizer knows a limit."""
 WORD_NAMES = (("tokens",), ("words",), ("token", "word"), ("sentence", "text"))
 TAG_NAMES = (
     ("tags",),
@@ -59,6 +58,9 @@ class TaggedTexts(DataConfig):
     """The column with the words; null finds it by its name."""
     tags: str | None = locates(None)
     """The column with a tag for each word; null finds it by its name."""
+    sentence: str | None = locates(None)
+    """The column that tells which sentence a word is of, in a table with one word in each row; it may be filled in the
+    first row of each sentence alone. Null finds it by its name, such as "Sentence #" or sentence_id."""
     kind: Literal["auto", "bio", "plain"] = "auto"
     """Tags that mark entities (bio: B-person, I-person, O), or a class for each word (plain); auto decides by the
     tags."""
@@ -82,6 +84,8 @@ class TaggedTexts(DataConfig):
             yield from at_least(1, "data.max_length", self.max_length)
         if self.overlap is not None:
             yield from at_least(0, "data.overlap", self.overlap)
+        if self.sentence is not None and self.embedded:
+            yield f"data.sentence is {self.sentence!r}, but no file is given; give data.train or data.name too"
         if self.repair and self.kind == "plain":
             yield (
                 "data.repair is true and data.kind is plain; plain tags have no beginnings to repair: leave one of the "
@@ -142,9 +146,14 @@ class TaggedTexts(DataConfig):
                 embedded_splits("lines of this Python's standard library, held out by file", *code_tokens())
             )
         try:
-            return self.each_set(read_tag_files)
+            return self.each_set(lambda own: own.in_sentences(read_tag_files(own)))
         except NoHeaderError as error:
             raise UserError(*(problem + CONLL_HINT for problem in error.problems)) from None
+
+    def in_sentences(self, read: "Splits") -> "Splits":
+        """Return rows that are single words as sentences, and any others as they are."""
+        words, tags = self._columns(read)
+        return sentences_of(read, words, tags, self.sentence, self.group)
 
     def _columns(self, read: "Splits") -> tuple[str, str]:
         """Return the columns of the words and of the tags."""
@@ -271,39 +280,10 @@ class TaggedSentences(DataRead):
         words = self.evaluate.table[sentence]["tokens"]
         shown = {"row": int(self.evaluate.rows[sentence]) + 1, "text": " ".join(words)}
         if self.kind == "bio":
-            return {**shown, "predicted": entities(words, predicted), "expected": entities(words, expected)}
+            return {**shown, "predicted": in_words(words, predicted), "expected": in_words(words, expected)}
         tagged = list(zip(words, predicted, expected, strict=True))
         return {
             **shown,
             "predicted": " ".join(f"{word}/{tag}" for word, tag, _ in tagged),
             "wrong": [f"{word} is {right}, not {tag}" for word, tag, right in tagged if tag != right],
         }
-
-
-def window_sizes(tokenizer: Any, asked: int | None, overlap: int | None) -> tuple[int, int]:
-    """Return the tokens of a window, and those that neighbours share.
-
-    `asked` is data.max_length, and `overlap` data.overlap.
-
-    Raises:
-        UserError: the model does not take so many, or nothing would be left.
-    """
-    limit = length_limit(tokenizer)
-    max_length = asked or limit or USUAL_LENGTH
-    added = added_tokens(tokenizer)
-    if limit is not None and max_length > limit:
-        raise UserError(
-            f"data.max_length is {max_length}, but the model takes at most {limit} tokens; give {limit} or less"
-        )
-    if max_length <= added:
-        raise UserError(
-            f"data.max_length is {max_length}, and the tokenizer adds {added} tokens of its own to each window, so "
-            f"that nothing would be left; give at least {added + 1}"
-        )
-    room = max_length - added
-    if overlap is not None and overlap >= room:
-        raise UserError(
-            f"data.overlap is {overlap}, but a window has room for {room} token{'s' * (room > 1)}; give less than "
-            "that, or null for a quarter"
-        )
-    return max_length, min(max_length // 4 if overlap is None else overlap, room - 1)

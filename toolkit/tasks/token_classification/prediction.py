@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,16 @@ import torch
 
 from toolkit.config.model import ModelConfig
 from toolkit.data.collate import fillers_of, pad
+from toolkit.data.columns import plain_name
 from toolkit.losses import full_precision, logits_of
 from toolkit.models.load import TOKEN_CLASSIFIER, load_model, model_settings
 from toolkit.models.tiny import encoder
 from toolkit.models.tokenizer import tokenizer
 from toolkit.predictor import EMPTY, Encoded, Predictor, Request, Row, rounded
 from toolkit.task import Batch
-from toolkit.tasks.token_classification.data import WORD_NAMES, window_sizes
+from toolkit.tasks.token_classification.data import WORD_NAMES
 from toolkit.tasks.token_classification.tags import OUTSIDE
+from toolkit.tasks.token_classification.window_sizes import window_sizes
 from toolkit.tasks.token_classification.windows import (
     frame_of_windows,
     framed,
@@ -26,6 +29,7 @@ from toolkit.tasks.token_classification.windows import (
     tokens_of_words,
     word_windows,
 )
+from toolkit.tasks.token_classification.word_rows import SENTENCE_NAMES
 
 
 def predictor(config: ModelConfig, request: Request) -> Predictor:
@@ -72,6 +76,8 @@ def encode(tokens: Any, column: str, max_length: int, overlap: int, rows: Sequen
     remarks: dict[str, list[int]] = {}
     if len(asked) < len(rows):
         remarks[f"without words, or with one that is null: {EMPTY}"] = sorted(set(range(len(rows))) - set(asked))
+    if alone := single_words(rows, column, sentences):
+        remarks["with one word of a sentence: a row was taken for a sentence; join its words with spaces"] = alone
     samples: list[Any] = []
     owners: list[int] = []
     found = tokens_of_words(tokens, [sentences[place] for place in asked]) if asked else ()
@@ -82,6 +88,17 @@ def encode(tokens: Any, column: str, max_length: int, overlap: int, rows: Sequen
             samples.append(framed(inner, word, frame, place_of_tokens))
             owners.append(place)
     return Encoded(samples, owners, [len(sample["input_ids"]) for sample in samples], remarks)
+
+
+def single_words(rows: Sequence[Row], column: str, sentences: Sequence[Sequence[str]]) -> list[int]:
+    """Return the rows that are no sentence, but one word of it, as a column says that tells sentences apart: it is
+    empty there, or as in the row above."""
+    name = next((name for name in rows[0] if name != column and plain_name(name) in SENTENCE_NAMES), None)
+    if name is None:
+        return []
+    values = [row.get(name) for row in rows]
+    pairs = enumerate(pairwise(values), start=1)
+    return [place for place, (above, value) in pairs if value in (None, "", above) and len(sentences[place]) == 1]
 
 
 def tags(model: torch.nn.Module, batch: Batch) -> list[list[list[float]]]:

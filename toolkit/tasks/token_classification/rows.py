@@ -1,8 +1,8 @@
 """Words and their tags as they come in two columns of lists, and what can be wrong with them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Any
 
@@ -14,6 +14,7 @@ from toolkit.data.labels import UNKNOWN, Array, starts_of
 from toolkit.data.reading import Checked, TableRows, checked_rows
 from toolkit.data.tokenized import ROWS_AT_ONCE
 from toolkit.errors import UserError
+from toolkit.tasks.token_classification.word_rows import hint_at_column
 
 LOOKED_AT = 100
 UNIVERSAL = 8
@@ -90,7 +91,10 @@ def read_rows(name: str, table: Any, words: str, tags: str) -> Checked[TaggedRow
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    word_lists, tag_lists = _lists(name, table, words, "tokens"), _lists(name, table, tags, "tags")
+    hint = partial(hint_at_column, table, words, tags)
+    word_lists, tag_lists = (
+        _lists(name, table, column, flag, hint) for column, flag in ((words, "tokens"), (tags, "tags"))
+    )
     if not is_text(word_lists.type.value_type):
         raise UserError(
             f"{name}: the column {words!r} holds {word_lists.type}, not lists of words; give another one with "
@@ -129,14 +133,14 @@ def refuse_numbers(table: Any) -> None:
         )
 
 
-def _lists(name: str, table: Any, column: str, flag: str) -> Any:
+def _lists(name: str, table: Any, column: str, flag: str, hint: Callable[[], str]) -> Any:
     """Return a column of lists; a text is split at its white space."""
     import pyarrow as pa
 
     array = column_of(table, column)
     if is_text(array.type):
         texts = array.to_pylist()
-        _check_texts(name, column, texts)
+        _check_texts(name, column, texts, hint)
         return pa.array([None if text is None else text.split() for text in texts], pa.list_(pa.string()))
     if is_list(array.type) and not pa.types.is_nested(array.type.value_type):
         return array.cast(pa.list_(array.type.value_type))
@@ -146,7 +150,7 @@ def _lists(name: str, table: Any, column: str, flag: str) -> Any:
     )
 
 
-def _check_texts(name: str, column: str, texts: list[str | None]) -> None:
+def _check_texts(name: str, column: str, texts: list[str | None], hint: Callable[[], str]) -> None:
     """Refuse a column of texts whose words were not joined by spaces: split there, each would be one word."""
     written = [text.strip() for text in texts if text is not None and text.strip()]
     if written and all(text[0] == "[" and text[-1] == "]" for text in written):
@@ -156,8 +160,9 @@ def _check_texts(name: str, column: str, texts: list[str | None]) -> None:
         )
     if len(written) > 1 and not any(len(text.split()) > 1 for text in written):
         raise UserError(
-            f"{name}: no row of the column {column!r} has more than one word (the first is {written[0][:40]!r}); give "
-            "a row for each sentence, with spaces between its words, or a CoNLL file, which has a line for each word"
+            f"{name}: no row of the column {column!r} has more than one word (the first is {written[0][:40]!r}); "
+            f"{hint()}give a row for each sentence, with spaces between its words, or a CoNLL file, which has a line "
+            "for each word"
         )
 
 

@@ -213,18 +213,5 @@ def tags_line(kind: Kind, rows: TaggedRows) -> str:
     return f"plain, {len(rows.names)}; the most frequent is {rows.names[most]!r} with {share:.1%} of the words"
 
 
-def entities(words: Sequence[str], tags: Sequence[str]) -> list[str]:
-    """Return the entities of a sentence in words, such as "Empire State Building (location)"."""
-    found: list[tuple[str, list[str]]] = []
-    before = OUTSIDE
-    for word, tag in zip(words, tags, strict=True):
-        if tag != OUTSIDE:
-            if tag[0] == "B" or before[1:] != tag[1:] or before == OUTSIDE:
-                found.append((tag[2:], []))
-            found[-1][1].append(word)
-        before = tag
-    return [" ".join(parts) + (f" ({kind})" if kind else "") for kind, parts in found]
-
-
 def _shown(names: Sequence[Any]) -> str:
     return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -55,6 +55,9 @@ def mend(store: Path, run: str | None, copy: Path, has_settings: bool) -> None:
         for metric in (folder / "metrics").rglob("*"):
             if metric.is_file():
                 cut_to_whole_lines(metric)
+                if not metric.stat().st_size:
+                    # MLflow reads no run that has an empty one.
+                    metric.unlink()
 
 
 def is_abandoned(folder: Path) -> bool:

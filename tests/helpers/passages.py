@@ -1,0 +1,36 @@
+"""A run that is stopped under one way to spread a model, and resumed under the next."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from launching import ROOT, TINY, launch, python
+
+CONFIGS = ROOT / "accelerate_configs"
+Way = tuple[str, int, int | None, int | None]
+"""Launch file, processes, micro-batch, and the steps after which it is asked to stop."""
+
+
+def one_and_passed(folder: Path, settings: Sequence[str], ways: Sequence[Way]) -> tuple[Path, Path]:
+    """Return the folders of a run in one process, and of the same run that went through all ways."""
+    one, passed = folder / "one", folder / "passed"
+    done = python(TINY, *settings, "--output", str(one))
+    assert done.returncode == 0, done.stderr
+    for file, processes, micro, stop in ways:
+        words = ["--output", str(passed), "--batch.micro", str(micro) if micro else "null"]
+        # Where there are several micro-batches, gradients are summed after each in some parts, and once per step in
+        # others. (Under ZeRO the stage decides it.)
+        if "zero" not in file:
+            words += ["--batch.reduce_each", str(micro == 3).lower()]
+        environment = {"TINY_STOP_AFTER": str(stop)} if stop else {}
+        config = CONFIGS / f"{file}.yaml"
+        done = launch(TINY, *settings, *words, processes=processes, config=config, **environment)
+        record = json.loads((passed / "run.json").read_text())
+        assert record["status"] == ("preempted" if stop else "finished"), done.stdout + done.stderr
+    return one, passed
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """Return the ledger of a run."""
+    return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
