@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
@@ -39,6 +40,16 @@ WORDS = ["red", "green", "blue", "one", "two", "three", "four", "five", "six", "
 
 def pytest_unconfigure() -> None:
     shutil.rmtree(HERE, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def own_environment() -> Iterator[None]:
+    """Have what a test, or a library for it, sets in the environment end with the test: the next one's commands would
+    find it."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

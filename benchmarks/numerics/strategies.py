@@ -1,15 +1,16 @@
 """How far a training on a sharded or split model is from the same training in one process, with real processes on CPU.
 
     python benchmarks/numerics/strategies.py
-        one process; distributed data parallel, FSDP2, hybrid sharding, tensor parallel, and tensor times data parallel
-        on two and four processes, by the launch files of accelerate_configs/; three models in float64; about seven
-        minutes on two cores
+        one process; distributed data parallel, FSDP2, hybrid sharding, DeepSpeed's ZeRO, tensor parallel, and tensor
+        times data parallel on one, two and four processes, by the launch files of accelerate_configs/; seven models in
+        float64; beside them the plain loop of Accelerate's DeepSpeed guide; about twenty-five minutes on two cores
     python benchmarks/numerics/strategies.py --strategies "FSDP2 on 2" --models BERT --samples 45
         a part of it
 
 Every figure is the largest over the micro-batch sizes, relative to one process that takes each global batch whole:
 final weights as ||a - b|| / ||b|| over all weights together; loss, gradient norm and metrics the largest of all steps
 or evaluations. The last batch of an epoch is smaller. Exits with 1 if a bound is broken or a step had other samples.
+The plain loop, which is compared with itself in one process, promises nothing and has no bound.
 """
 
 import argparse
@@ -28,6 +29,8 @@ from topology_models import DROPOUT, MODELS
 from topology_work import GLOBAL_BATCH, SAMPLES, Cut, Difference, LayoutResult, difference
 
 CONFIGS = Path(__file__).parents[2] / "accelerate_configs"
+# Small weights stay whole in stage 3 unless it is told otherwise, and all of these models are small.
+NOTHING_KEPT = str(Path(__file__).parents[1] / "performance" / "zero_nothing_kept.json")
 # Launch file, processes, and further words for the launcher.
 STRATEGIES: dict[str, tuple[str, int, list[str]]] = {
     "distributed data parallel on 2": ("cpu", 2, []),
@@ -46,6 +49,14 @@ STRATEGIES: dict[str, tuple[str, int, list[str]]] = {
         for stage in (1, 2, 3)
         for processes in (1, 2, 4)
     },
+    **{
+        f"ZeRO 3 on {processes}, no weight kept whole": (
+            "cpu_deepspeed_zero3",
+            processes,
+            ["--deepspeed_config_file", NOTHING_KEPT],
+        )
+        for processes in (2, 4)
+    },
     "ZeRO 2 on 2, offloaded": ("cpu_deepspeed_zero2", 2, ["--offload_optimizer_device", "cpu"]),
     "ZeRO 3 on 2, offloaded": (
         "cpu_deepspeed_zero3",
@@ -54,11 +65,16 @@ STRATEGIES: dict[str, tuple[str, int, list[str]]] = {
     ),
     "tensor x data parallel, 2 x 2": ("cpu_tensor_and_data", 4, []),
 }
+# The stage and the processes of Accelerate's own loop under DeepSpeed.
+LOOPS = {
+    f"the plain loop, ZeRO {stage} on {processes}": (stage, processes) for stage in (1, 2, 3) for processes in (2, 4)
+}
 # These bring no plan for tensor parallel, or drop out of the parts of a layer; and a plain module can't compute its
 # activations again.
 LEFT_OUT = {
     "tensor": ("plain transformer", "BERT", "ViT", "DINOv2", "T5", "Llama, LoRA"),
     "checkpointed": ("plain transformer",),
+    "plain loop": ("plain transformer", "ViT", "DINOv2", "Llama"),
 }
 # DeepSpeed keeps its master weights in float32, whatever the model computes in. Against a run in float64 each step then
 # rounds a weight and its gradient once each (2^-24 of them), the sum over the processes twice, and the averages and the
@@ -71,7 +87,7 @@ FIGURES = {"weights": "final weights", "loss": "loss", "norm": "gradient norm", 
 def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
+    parser.add_argument("--strategies", nargs="+", choices=[*STRATEGIES, *LOOPS], default=[*STRATEGIES, *LOOPS])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--micro", nargs="+", type=int, default=[GLOBAL_BATCH, 3])
     parser.add_argument("--epochs", type=int, default=2)
@@ -79,40 +95,67 @@ def main() -> None:
     arguments = parser.parse_args()
     started, steps = time.monotonic(), arguments.epochs * -(-arguments.samples // GLOBAL_BATCH)
     with TemporaryDirectory() as scratch:
-        expected = run([sys.executable], Path(scratch), arguments, arguments.models, [GLOBAL_BATCH])
+        output = Path(scratch) / "results.pt"
+        expected = run([sys.executable], output, arguments, arguments.models, [GLOBAL_BATCH])
+        of_loop: dict[tuple[str, int], LayoutResult] = {}
         rows, passed = [], True
         for strategy in arguments.strategies:
-            file, processes, more = STRATEGIES[strategy]
-            left_out = [name for word, names in LEFT_OUT.items() if word in strategy for name in names]
-            models = [name for name in arguments.models if name not in left_out]
-            words = ["-m", "accelerate.commands.launch", "--config_file", str(CONFIGS / f"{file}.yaml")]
-            words += ["--num_processes", str(processes), "--main_process_port", "0", *more]
-            results = run([sys.executable, *words], Path(scratch), arguments, models, arguments.micro)
+            models = [name for name in arguments.models if name not in left_out(strategy)]
+            if strategy in LOOPS:
+                first = of_loop = of_loop or run(launcher("cpu", 1), output, arguments, models, [GLOBAL_BATCH], stage=1)
+                stage, processes = LOOPS[strategy]
+                sizes = sorted({GLOBAL_BATCH // processes, 2})
+                results = run(launcher("cpu", processes), output, arguments, models, sizes, stage)
+            else:
+                file, processes, more = STRATEGIES[strategy]
+                first, results = (
+                    expected,
+                    run(launcher(file, processes, *more), output, arguments, models, arguments.micro),
+                )
             for name in models:
-                first = expected[name, GLOBAL_BATCH]
-                apart = [difference(result, first) for (model, _), result in results.items() if model == name]
+                one = first[name, GLOBAL_BATCH]
+                apart = [difference(result, one) for (model, _), result in results.items() if model == name]
                 rows.append(row(strategy, apart, name, steps))
                 print(*rows[-1], file=sys.stderr, flush=True)
-                passed = passed and rows[-1][-1].startswith("pass")
+                passed = passed and not rows[-1][-1].startswith("FAIL")
     print("# Spread models against one process: largest relative difference\n")
     print(machine() + "\n")
     print(
-        f"{arguments.samples} samples, global batch {GLOBAL_BATCH}, {steps} steps, micro-batches {arguments.micro}, "
-        f"AdamW, clipping at 1, float64, dropout {DROPOUT} everywhere; {time.monotonic() - started:.0f} s in all.\n"
+        f"{arguments.samples} samples, global batch {GLOBAL_BATCH}, {steps} steps, micro-batches {arguments.micro} "
+        f"(of the plain loop {[GLOBAL_BATCH // 2, GLOBAL_BATCH // 4, 2]}), AdamW, clipping at 1, float64, dropout "
+        f"{DROPOUT} everywhere; {time.monotonic() - started:.0f} s in all.\n"
     )
     print(table(["strategy", "model", *FIGURES.values(), "same samples", "bound"], rows))
     if not passed:
         sys.exit(1)
 
 
+def left_out(strategy: str) -> set[str]:
+    """Return the models with which a strategy is not tried."""
+    return {name for word, names in LEFT_OUT.items() if word in strategy for name in names}
+
+
+def launcher(file: str, processes: int, *more: str) -> list[str]:
+    """Return the words that start a script by a launch file."""
+    words = ["-m", "accelerate.commands.launch", "--config_file", str(CONFIGS / f"{file}.yaml")]
+    return [sys.executable, *words, "--num_processes", str(processes), "--main_process_port", "0", *more]
+
+
 def run(
-    launcher: list[str], scratch: Path, arguments: argparse.Namespace, models: list[str], micro: list[int]
+    start: list[str],
+    output: Path,
+    arguments: argparse.Namespace,
+    models: list[str],
+    micro: list[int],
+    stage: int | None = None,
 ) -> dict[tuple[str, int], LayoutResult]:
-    """Start `topology_worker.py`; return the layouts, packed or else cut by length, by model and micro-batch."""
-    output = scratch / "results.pt"
-    command = [*launcher, str(Path(__file__).with_name("topology_worker.py")), "toolkit", str(output)]
+    """Start `topology_worker.py`; return the layouts, packed or else cut by length, by model and micro-batch.
+
+    With a stage of ZeRO it runs the plain loop."""
+    method = "toolkit" if stage is None else "DeepSpeed loop"
+    command = [*start, str(Path(__file__).with_name("topology_worker.py")), method, str(output)]
     command += ["--models", *models, "--micro", *map(str, micro), "--last", "--threads", "1"]
-    command += ["--epochs", str(arguments.epochs), "--samples", str(arguments.samples)]
+    command += ["--epochs", str(arguments.epochs), "--samples", str(arguments.samples), "--stage", str(stage or 1)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
@@ -126,6 +169,8 @@ def row(strategy: str, apart: list[Difference], name: str, steps: int) -> list[s
     if strategy.startswith("ZeRO"):
         bound = ROUNDINGS_OF_ZERO * steps * ROUNDING
     largest = [max(getattr(one, key) for one in apart) for key in FIGURES]
+    if strategy in LOOPS:  # it has no fingerprints
+        return [strategy, name, *(f"{value:.1e}" for value in largest), "not known", "none"]
     same = all(one.same_samples for one in apart)
     verdict = "pass" if max(largest) <= bound and same else "FAIL"
     return [

@@ -1,8 +1,11 @@
-"""The work of `topology.py` done by others: Transformers' `Trainer`, and the loop of the Accelerate documentation.
+"""The work of `topology.py` done by others: Transformers' `Trainer`, and the loop of Accelerate's documentation.
 
-Both can only take layouts in which micro-batch x accumulation x processes is the global batch.
+`strategies.py` runs that loop under DeepSpeed too.
+
+They can only take layouts in which micro-batch x accumulation x processes is the global batch.
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -15,7 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 import numpy as np
 import torch
 import torch.nn.functional as F
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
+from accelerate.utils import DeepSpeedPlugin, DistributedType
 from topology_models import MODELS, Images, Source, collate
 from topology_work import GLOBAL_BATCH, LayoutResult, all_weights, sources, work_config
 from torch.utils.data import DataLoader
@@ -122,11 +127,44 @@ def share_right(predicted: EvalPrediction) -> dict[str, float]:
     return {"accuracy": float((np.argmax(predicted.predictions, -1) == predicted.label_ids).mean())}
 
 
-def run_plain_loop(name: str, processes: int, micro: int, epochs: int, samples: int) -> LayoutResult:
-    """Train one layout with the loop of Accelerate's gradient accumulation guide and example."""
+def with_deepspeed(stage: int, steps: int) -> Accelerator:
+    """Return an Accelerator for ZeRO, set up as its DeepSpeed guide says, for so many micro-batches a step.
+
+    On CPU Accelerate 1.15 has to be told which process this is before it hears of DeepSpeed: else each is number 0.
+    """
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed.ops
+
+    # It would be compiled now.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # It refuses a second plugin in a process.
+    AcceleratorState._reset_state()
+    state = PartialState(cpu=True)
+    state._shared_state["distributed_type"] = DistributedType.DEEPSPEED
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
+    os.environ.pop("ACCELERATE_USE_CPU", None)
+    plugin = DeepSpeedPlugin(
+        zero_stage=stage,
+        gradient_accumulation_steps=steps,
+        gradient_clipping=SETTINGS.clip,
+        zero3_init_flag=False,
+        offload_optimizer_device="none",
+        offload_param_device="none",
+    )
+    return Accelerator(deepspeed_plugin=plugin, gradient_accumulation_steps=steps, mixed_precision="no")
+
+
+def run_plain_loop(
+    name: str, processes: int, micro: int, epochs: int, samples: int, zero_stage: int | None = None
+) -> LayoutResult:
+    """Train one layout with the loop of Accelerate's gradient accumulation guide and example, under a stage of ZeRO if
+    one is given."""
     training, evaluation = sources(name, samples)
     steps = GLOBAL_BATCH // (micro * processes)
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=steps)
+    if zero_stage is None:
+        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=steps)
+    else:
+        accelerator = with_deepspeed(zero_stage, steps)
     model = build(name)
     pad = partial(collate, MODELS[name].kind)
     shuffle = torch.Generator().manual_seed(0)

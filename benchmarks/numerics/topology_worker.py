@@ -7,6 +7,7 @@
 import argparse
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
@@ -15,7 +16,7 @@ import torch
 from topology_models import MODELS
 from topology_work import GLOBAL_BATCH, SAMPLES, Cut, LayoutResult, cuts, run_layout, work_config
 
-METHODS = ("toolkit", "Trainer", "Accelerate loop")
+METHODS = ("toolkit", "Trainer", "Accelerate loop", "DeepSpeed loop")
 # A layout: the model, the micro-batch, how the global batch is cut.
 Key = tuple[str, int, Cut]
 
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=SAMPLES)
     parser.add_argument("--last", action="store_true", help="only the last of a model's cuts, with the toolkit")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--stage", type=int, default=1, help="of ZeRO, for the loop with DeepSpeed")
     arguments = parser.parse_args()
     run = run_with_toolkit if arguments.method == "toolkit" else run_with_others
     is_main, results = run(arguments)
@@ -61,6 +63,8 @@ def run_with_others(arguments: argparse.Namespace) -> tuple[bool, dict[Key, Layo
 
     torch.set_num_threads(arguments.threads)
     run = run_trainer if arguments.method == "Trainer" else run_plain_loop
+    if arguments.method == "DeepSpeed loop":
+        run = partial(run_plain_loop, zero_stage=arguments.stage)
     state = PartialState(cpu=True)
     processes, is_main = state.num_processes, state.is_main_process
     results = {

@@ -136,9 +136,20 @@ def run_layout(
 
 def all_weights(model: torch.nn.Module) -> torch.Tensor:
     """Return all weights that are trained in one row, on the host."""
-    trained = (parameter.detach() for parameter in model.parameters() if parameter.requires_grad)
-    whole = (p.full_tensor() if isinstance(p, DTensor) else p for p in trained)
-    return torch.cat([parameter.cpu().flatten() for parameter in whole])
+    trained = (whole(parameter).detach() for parameter in model.parameters() if parameter.requires_grad)
+    return torch.cat([parameter.cpu().flatten() for parameter in trained])
+
+
+def whole(parameter: torch.Tensor) -> torch.Tensor:
+    """Return a parameter whole, of which this process may hold a part; all processes call it together."""
+    if isinstance(parameter, DTensor):
+        return parameter.full_tensor()
+    if not hasattr(parameter, "ds_tensor"):
+        return parameter
+    import deepspeed
+
+    with deepspeed.zero.GatheredParameters([parameter]):
+        return parameter.detach().clone()
 
 
 @dataclass(frozen=True)

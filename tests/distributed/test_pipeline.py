@@ -77,6 +77,14 @@ def test_weights_losses_norms_and_metrics_are_those_of_one_process(folder: Path,
     assert any(row["evaluation"] for row in rows(folder / f"{name} in stages"))
 
 
+@pytest.mark.parametrize("optimizer", ["muon", "adafactor"])
+def test_an_optimizer_of_whole_matrices_steps_those_of_each_stage(tmp_path: Path, optimizer: str) -> None:
+    """Later stages hold none of the first weights, at which these two look."""
+    here("language", tmp_path / "alone", "--optim.name", optimizer).done()
+    launched("language", tmp_path / "stages", *STAGES, "--batch.micro", "2", "--optim.name", optimizer)
+    check_same(tmp_path / "stages", tmp_path / "alone")
+
+
 def test_each_stage_writes_the_weights_and_averages_of_its_own_layers(folder: Path) -> None:
     checkpoint = folder / "language in stages" / "checkpoints" / "step-000003"
     for kind in ("weights", "optimizer"):

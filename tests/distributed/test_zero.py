@@ -10,16 +10,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import TINY, launch, python
-from passages import CONFIGS, Way, one_and_passed, rows
+from launching import ROOT, TINY, launch, python
+from passages import CONFIGS, Way, one_and_passed, rows, whole_nowhere
+from recipe_layouts import config_class, load_recipe, small_arguments
 from safetensors.torch import load_file
+from tiny_recipe import FADES_AFTER
 from torch import cat
+from trial import run_here
 
 # 45 samples in batches of 8: six steps an epoch, the last of five samples.
 SETTINGS = (
     *("--epochs", "5", "--evaluate.every", "10", "--threads", "1", "--checkpoint.keep", "20"),
     *("--model.flaw", "spare", "--optim.average", "0.9", "--export", "average"),
 )
+# The last of them keeps no weight whole.
 PASSAGE: list[Way] = [
     ("cpu_deepspeed_zero1", 2, 3, 5),
     ("cpu_fsdp2", 2, 2, 4),
@@ -37,7 +41,9 @@ BOUND = 8 * STEPS * 2.0**-24
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The folders of the run in one process, and of the run that went through ZeRO and other strategies."""
-    return one_and_passed(tmp_path_factory.mktemp("zero"), SETTINGS, PASSAGE)
+    folder = tmp_path_factory.mktemp("zero")
+    ways = [(whole_nowhere(folder), *way[1:]) if way == PASSAGE[-1] else way for way in PASSAGE]
+    return one_and_passed(folder, SETTINGS, ways)
 
 
 def apart(found: Path, expected: Path) -> float:
@@ -118,7 +124,7 @@ def test_a_gradient_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
         assert all(torch.isfinite(t).all() for t in load_file(folder / "model" / "model.safetensors").values())
 
 
-@pytest.mark.parametrize("file", STAGES)
+@pytest.mark.parametrize("file", [*STAGES, "whole nowhere"])
 def test_with_masters_in_float64_nothing_is_rounded(tmp_path: Path, file: str) -> None:
     """So the sums, their scale and the cut of the weights are exact: float32 alone is what keeps the others apart.
 
@@ -127,6 +133,50 @@ def test_with_masters_in_float64_nothing_is_rounded(tmp_path: Path, file: str) -
     one, other = tmp_path / "one", tmp_path / "other"
     assert python(TINY, *settings, "--output", str(one)).returncode == 0
     words = ["--batch.micro", "3", "--output", str(other)]
-    done = launch(TINY, *settings, *words, config=CONFIGS / f"{file}.yaml", TINY_FLOAT64_MASTERS="1")
+    path = whole_nowhere(tmp_path) if file == "whole nowhere" else file
+    done = launch(TINY, *settings, *words, config=CONFIGS / f"{path}.yaml", TINY_FLOAT64_MASTERS="1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert apart(other, one) < 1e-14
+
+
+@pytest.mark.parametrize("file", STAGES)
+def test_a_part_that_is_left_out_in_later_steps_stays_as_it_was(tmp_path: Path, file: str) -> None:
+    """Stage 3 would find there the gradient of the last step that had one. SGD without momentum tells it at once."""
+    settings = ["--threads", "1", "--model.flaw", "fading", "--rehearse", "false", "--optim.betas", "[0, 0.9]"]
+    # It counts passes, so that each step has to be one.
+    settings += ["--optim.name", "sgd", "--optim.weight_decay", "0", "--batch.balance", "false"]
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert python(TINY, *settings, "--output", str(one)).returncode == 0
+    done = launch(TINY, *settings, "--output", str(other), config=CONFIGS / f"{file}.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(rows(other)) > 2 * FADES_AFTER
+    assert 0 < apart(other, one) < BOUND
+
+
+def test_an_error_of_one_process_while_the_average_is_evaluated_ends_all(tmp_path: Path) -> None:
+    """To put the last weights back takes all processes, and the other one is in the evaluation."""
+    settings = ["--model.flaw", "lone_prediction", "--optim.average", "0.9", "--export", "average"]
+    config = CONFIGS / "cpu_deepspeed_zero2.yaml"
+    done = launch(TINY, *settings, "--rehearse", "false", "--output", str(tmp_path / "run"), config=config, timeout=90)
+    assert done.returncode == 1
+    assert "process 1: this prediction of this process alone is broken" in done.stderr
+
+
+def test_evaluation_alone_in_bf16_is_that_of_data_parallel(tmp_path: Path) -> None:
+    """No engine of DeepSpeed's is there, which would hold the weights in bf16."""
+    run = tmp_path / "run"
+    recipe = load_recipe("classify")
+    words = [*small_arguments("classify", tmp_path / "data"), "--threads", "1"]
+    words[words.index("float64")] = "float32"
+    run_here(config_class(recipe), recipe.task, words, run).done()
+    found = {}
+    for file, precision in (("cpu", "no"), ("cpu", "bf16"), ("cpu_deepspeed_zero3", "bf16")):
+        text = (CONFIGS / f"{file}.yaml").read_text()
+        assert 'mixed_precision: "no"' in text
+        config = tmp_path / f"{file}_{precision}.yaml"
+        config.write_text(text.replace('mixed_precision: "no"', f'mixed_precision: "{precision}"'))
+        only = ["--evaluate.only", "true", "--output", str(run), "--threads", "1"]
+        done = launch(ROOT / "recipes" / "classify.py", *only, config=config)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found[config.stem] = json.loads((run / "evaluation.json").read_text())["metrics"]
+    assert found["cpu_deepspeed_zero3_bf16"] == found["cpu_bf16"] != found["cpu_no"]

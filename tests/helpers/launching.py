@@ -22,7 +22,8 @@ CLASSIFY = ROOT / "recipes" / "classify.py"
 # Whatever the tests' own process was started by, or has set for itself, is not to reach the runs that they start.
 OWN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 
-copies = False
+of_copies: dict[str, str] | None = None
+"""The environment in which the server is to load what it loads; None for no copies."""
 Process = Command | subprocess.Popen[str]
 
 
@@ -39,15 +40,19 @@ def clean_environment(**more: str) -> dict[str, str]:
 @cache
 def server() -> CommandServer:
     """The server that starts the commands of this process."""
-    started = CommandServer(clean_environment())
+    assert of_copies is not None
+    started = CommandServer(of_copies)
     atexit.register(started.close)
     return started
 
 
 def start_copies() -> None:
-    """Have `begin` start copies from now on."""
-    global copies
-    copies = True
+    """Have `begin` start copies from now on, in whose environment libraries find what they find in this one.
+
+    Not in that of the first command: the test that starts it may have changed its own.
+    """
+    global of_copies
+    of_copies = clean_environment()
 
 
 def begin(
@@ -58,7 +63,7 @@ def begin(
     It is a copy if copies are asked for, unless its environment holds what a library reads when it is loaded.
     """
     command = [str(word) for word in words]
-    if copies and server().alike(environment):
+    if of_copies is not None and server().alike(environment):
         streams = {} if output is None else {">>": str(output), "2>": "&1"}
         return server().start(command, folder or Path.cwd(), environment, streams)
     with Path(os.devnull if output is None else output).open("a", encoding="utf-8") as file:

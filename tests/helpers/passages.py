@@ -12,6 +12,20 @@ Way = tuple[str, int, int | None, int | None]
 """Launch file, processes, micro-batch, and the steps after which it is asked to stop."""
 
 
+def whole_nowhere(folder: Path) -> str:
+    """Return a launch file for ZeRO 3 on the CPU, in which every weight is gathered for each use of it.
+
+    By itself it keeps those of up to 100,000 numbers whole everywhere, which all weights of a small network are.
+    """
+    zero = {"stage": 3, "stage3_param_persistence_threshold": 0, "stage3_max_live_parameters": 0}
+    settings = folder / "deepspeed.json"
+    settings.write_text(json.dumps({"zero_optimization": {**zero, "stage3_max_reuse_distance": 0}}))
+    before, _, _ = (CONFIGS / "cpu_deepspeed_zero3.yaml").read_text().partition("deepspeed_config:")
+    file = folder / "zero3_whole_nowhere.yaml"
+    file.write_text(f"{before}deepspeed_config:\n  deepspeed_config_file: {settings}\n  zero3_init_flag: false\n")
+    return str(file.with_suffix(""))
+
+
 def one_and_passed(folder: Path, settings: Sequence[str], ways: Sequence[Way]) -> tuple[Path, Path]:
     """Return the folders of a run in one process, and of the same run that went through all ways."""
     one, passed = folder / "one", folder / "passed"

@@ -21,6 +21,8 @@ from toolkit.data.cache import digest_of
 from toolkit.metrics import accuracy
 
 CLASSES, FEATURES = 3, 4
+FADES_AFTER = 4
+"""Passes with gradients after which a network that fades leaves a part of itself out."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class TinyModel:
     """Not used; evaluate.only sets it."""
     flaw: Literal[
         "none", "unused", "spare", "mean", "average", "nan", "frozen", "batch_norm", "dropout", "lone", "metric",
-        "layers", "noise"
+        "layers", "noise", "fading", "lone_prediction"
     ] = "none"  # fmt: skip
     """What is wrong with it."""
 
@@ -112,6 +114,8 @@ class Network(torch.nn.Module):
         self.norm = torch.nn.BatchNorm1d(16) if flaw == "batch_norm" else None
         self.dropout = torch.nn.Dropout(0.2) if flaw == "dropout" else None
         self.noise = Noise() if flaw == "noise" else None
+        self.fading = torch.nn.Linear(16, 16) if flaw == "fading" else None
+        self.passes = 0
         self.double()
         if flaw == "frozen":
             self.requires_grad_(False)
@@ -120,6 +124,9 @@ class Network(torch.nn.Module):
         hidden = torch.tanh(self.inner(values))
         for layer in self.layers or ():
             hidden = hidden + layer(hidden)
+        self.passes += torch.is_grad_enabled()
+        if self.fading is not None and self.passes <= FADES_AFTER:
+            hidden = hidden + self.fading(hidden)
         hidden = (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
         for layer in (self.norm, self.dropout, self.noise):
             hidden = hidden if layer is None else layer(hidden)
@@ -220,6 +227,12 @@ def task(config: Tiny) -> Task:
             model(batch["values"], batch["mask"]), batch["labels"], reduction="none"
         )  # fmt: skip
 
+    def predict(model: Any, batch: Batch) -> torch.Tensor:
+        if flaw == "lone_prediction" and rank == "1":
+            raise UserError("this prediction of this process alone is broken")
+        logits: torch.Tensor = model(batch["values"], batch["mask"])
+        return logits.argmax(-1)
+
     def export(module: torch.nn.Module, folder: Path, results: Mapping[str, Any]) -> None:
         folder.mkdir()
         save_file(module.state_dict(), folder / "model.safetensors")
@@ -234,7 +247,7 @@ def task(config: Tiny) -> Task:
         collate=collate,
         units=lambda batch: int((batch["labels"] != -100).sum()),
         loss=loss,
-        predict=lambda model, batch: model(batch["values"], batch["mask"]).argmax(-1),
+        predict=predict,
         metrics=[no_metric if flaw == "metric" else accuracy],
         baseline=1,
         export=export,
