@@ -1,13 +1,14 @@
 """A run stopped in the middle of an epoch under each way to spread a model, and resumed under each other.
 
     python benchmarks/fault_tolerance/every_layout.py
-        7 layouts to each of 7 = 49 pairs of a small network in float64; about a quarter of an hour on two cores
+        10 layouts to each of 10 = 100 pairs of a small network in float64; about half an hour on two cores
     python benchmarks/fault_tolerance/every_layout.py --layouts "one process" "FSDP2 on 4" "data parallel on 2"
         a part of it
 
 For each pair: the ledger of the resumed run beside that of an undisturbed one in one process (samples of every step,
 the largest relative difference of losses and gradient norms), and the final weights. Exits with 1 beyond the bound or
-if a sample was seen twice or never.
+if a sample was seen twice or never. DeepSpeed's ZeRO keeps float32 weights, so a pair with it has another bound, which
+counts the roundings of its steps (`benchmarks/numerics/strategies.py`); stage 3 gathers every weight here.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "helpers" / "tiny_recipe.py"
+NOTHING_KEPT = ROOT / "benchmarks" / "performance" / "zero_nothing_kept.json"
 # Launch file and processes; micro-batches differ too.
 LAYOUTS: dict[str, tuple[str | None, int, str]] = {
     "one process": (None, 1, "null"),
@@ -44,8 +46,10 @@ LAYOUTS: dict[str, tuple[str | None, int, str]] = {
 }
 # 45 samples in batches of 8, five epochs: 30 steps, the last of each epoch with five samples.
 SETTINGS = ["--epochs", "5", "--evaluate.every", "10", "--threads", "1", "--checkpoint.every", "100"]
-STOP_AFTER = 13
+STEPS, STOP_AFTER = 30, 13
 BOUND = 1e-12
+ROUNDINGS, ROUNDING = 8, 2.0**-24
+"""Of a step under ZeRO, and how large each is at most."""
 
 
 def main() -> None:
@@ -53,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
     arguments = parser.parse_args()
-    started, worst, wrong = time.monotonic(), 0.0, []
+    started, worst, wrong = time.monotonic(), {False: 0.0, True: 0.0}, []
     with TemporaryDirectory() as scratch:
         whole = Path(scratch) / "whole"
         run("one process", whole, stop=None)
@@ -67,7 +71,8 @@ def main() -> None:
                 shutil.copytree(stopped, resumed)
                 run(after, resumed, stop=None)
                 apart, same = compare(resumed, whole)
-                worst = max(worst, *apart)
+                in_float32 = "ZeRO" in before + after
+                worst[in_float32] = max(worst[in_float32], *apart)
                 if not same:
                     wrong.append(f"{before} to {after}")
                 cells.append(f"{max(apart):.0e}" if same else "OTHER SAMPLES")
@@ -78,13 +83,18 @@ def main() -> None:
     print("# Stopped under one layout, resumed under another\n")
     print(machine() + "\n")
     print(
-        f"Stopped after step {STOP_AFTER} of 30, in the middle of an epoch. The largest relative difference of final "
+        f"Stopped after step {STOP_AFTER} of {STEPS}, in the middle of an epoch. The largest relative difference of final "
         f"weights, losses and gradient norms from an undisturbed run in one process; the samples of every step are the "
         f"same unless it says otherwise. {len(rows) ** 2} pairs, {time.monotonic() - started:.0f} s in all.\n"
     )
     print(table(["stopped under, resumed under", *arguments.layouts], rows))
-    if worst > BOUND or wrong:
-        sys.exit(f"beyond the bound of {BOUND:.0e}: {worst:.1e}; other samples: {wrong}")
+    bounds = {False: BOUND, True: ROUNDINGS * STEPS * ROUNDING}
+    print(
+        f"\nThe largest of all: {worst[False]:.1e} (at most {bounds[False]:.1e}), and with ZeRO {worst[True]:.1e} (at "
+        f"most {bounds[True]:.1e})."
+    )
+    if wrong or any(worst[kind] > bound for kind, bound in bounds.items()):
+        sys.exit(f"beyond the bounds {bounds}: {worst}; other samples: {wrong}")
 
 
 def run(layout: str, folder: Path, stop: int | None) -> None:
@@ -99,6 +109,7 @@ def run(layout: str, folder: Path, stop: int | None) -> None:
             str(ROOT / "accelerate_configs" / f"{file}.yaml"),
         ]
         words += ["--num_processes", str(processes), "--main_process_port", "0"]
+        words += ["--deepspeed_config_file", str(NOTHING_KEPT)] if "zero3" in file else []
     words += [str(TINY), *SETTINGS, "--output", str(folder), "--batch.micro", micro]
     stopping = {} if stop is None else {"TINY_STOP_AFTER": str(stop)}
     done = subprocess.run(words, env={**os.environ, **stopping}, capture_output=True, text=True, check=False)
