@@ -83,9 +83,9 @@ def main() -> None:
     print("# Stopped under one layout, resumed under another\n")
     print(machine() + "\n")
     print(
-        f"Stopped after step {STOP_AFTER} of {STEPS}, in the middle of an epoch. The largest relative difference of final "
-        f"weights, losses and gradient norms from an undisturbed run in one process; the samples of every step are the "
-        f"same unless it says otherwise. {len(rows) ** 2} pairs, {time.monotonic() - started:.0f} s in all.\n"
+        f"Stopped after step {STOP_AFTER} of {STEPS}, in the middle of an epoch. The largest relative difference of "
+        "final weights, losses and gradient norms from an undisturbed run in one process; the samples of every step are "
+        f"the same unless it says otherwise. {len(rows) ** 2} pairs, {time.monotonic() - started:.0f} s in all.\n"
     )
     print(table(["stopped under, resumed under", *arguments.layouts], rows))
     bounds = {False: BOUND, True: ROUNDINGS * STEPS * ROUNDING}

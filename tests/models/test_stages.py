@@ -104,23 +104,31 @@ HEADS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "auto"), HEADS)
-def test_a_model_is_the_same_in_two_stages_or_seen_to_be_another(
-    kind: str, auto: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def both_stages(kind: str, auto: str, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what a model answers in two stages, and whole."""
     monkeypatch.setattr("toolkit.distributed.pipeline.new_group", lambda ranks: None)
     ids = torch.tensor([[3, 4, 5, 2], [7, 8, 9, 2]])
-    first, second = (small_model(kind, auto, dropout=0.0, pad_token_id=1) for _ in range(2))
-    expected = small_model(kind, auto, dropout=0.0, pad_token_id=1)(input_ids=ids).logits
+    whole, first, second = (small_model(kind, auto, dropout=0.0, pad_token_id=1) for _ in range(3))
     for index, part in enumerate((first, second)):
         divide(part, stage_runtime(index, 2))
     first.pipeline_stage.scheduled = True
     with pytest.raises(StageEndError) as end:
         first(input_ids=ids)
     second.pipeline_stage.scheduled, second.pipeline_stage.received = True, end.value.hidden.flatten(0, -2)
-    found = second(input_ids=ids).logits
-    # What it has after its layers stands before them in the code of OPT.
-    assert found.isnan().all() if kind == "opt" else torch.equal(found, expected)
+    return second(input_ids=ids).logits, whole(input_ids=ids).logits
+
+
+@pytest.mark.parametrize(("kind", "auto"), HEADS)
+def test_a_model_is_the_same_in_two_stages(kind: str, auto: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, expected = both_stages(kind, auto, monkeypatch)
+    assert torch.equal(found, expected)
+
+
+def test_what_is_taken_for_a_part_before_the_layers_and_is_none_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code of OPT names its last norm before them."""
+    monkeypatch.setattr("toolkit.models.parameters.LAST", "not this")
+    found, _ = both_stages("opt", "AutoModelForCausalLM", monkeypatch)
+    assert found.isnan().all()
 
 
 def test_a_model_runs_once_for_a_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ MASTERS = "_master_weights"
 
 HEADS = ("classifier", "qa_outputs", "score", "head", "fc")
 """What heads are called."""
+LAST = ("final_", "project_out")
+"""How names begin of what is used last and named before the layers, as in OPT."""
 
 
 def canonical(name: str) -> str:
@@ -169,8 +171,9 @@ def layer_numbers(model: torch.nn.Module) -> dict[torch.Tensor, int]:
     """Return for each parameter the number of its layer, from 1; 0 for embeddings, and for what comes before all
     layers.
 
-    What stands outside of the layers has the number of the one that would follow: the head one more than the last. A
-    weight that stands in two places has the number of the first.
+    What stands outside of the layers has the number of the one that would follow: the head one more than the last, also
+    where the code names it before them, as XLM-RoBERTa's does. A weight that stands in two places has the number of the
+    first.
     """
     reshard(model)
     layers = [layer for stack in layer_stacks(model).values() for layer in stack]
@@ -188,7 +191,17 @@ def layer_numbers(model: torch.nn.Module) -> dict[torch.Tensor, int]:
             for parameter in module.parameters(recurse=False):
                 if id(parameter) not in inside:
                     numbers.setdefault(parameter, outside)
+    embedded = {p for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters(recurse=False)}
+    for part in models_of_transformers(model):
+        for name, parameter in part.named_parameters():
+            if numbers.get(parameter) == 0 and parameter not in embedded and stands_last(part, canonical(name)):
+                numbers[parameter] = len(layers) + 1
     return numbers
+
+
+def stands_last(model: Any, name: str) -> bool:
+    """Return whether a weight is used after all layers of a model of Transformers, wherever its code names it."""
+    return is_of_head(model, name) or any(part.startswith(LAST) for part in name.split("."))
 
 
 def models_of_transformers(model: torch.nn.Module) -> Iterator[Any]:

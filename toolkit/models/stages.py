@@ -17,7 +17,7 @@ from toolkit.distributed.runtime import Runtime
 from toolkit.distributed.tensor_parallel import shared_weights
 from toolkit.errors import UserError
 from toolkit.models.compiled import is_compiled
-from toolkit.models.parameters import is_of_head, layer_numbers, layer_stacks, parameter_names
+from toolkit.models.parameters import layer_numbers, layer_stacks
 
 NAMED = 5
 
@@ -38,7 +38,7 @@ def divide(model: Any, runtime: Runtime) -> None:
             )
         )
     ((_, layers),) = layer_stacks(model).items()
-    numbers, shared = places(model), shared_weights(model)
+    numbers, shared = layer_numbers(model), shared_weights(model)
     # An embedding that is also the head.
     tied = [p for p, number in numbers.items() if number == 0 and id(p) in shared and isinstance(p, Parameter)]
     first, last = len(layers) * index // stages, len(layers) * (index + 1) // stages
@@ -111,22 +111,9 @@ def stand_in(module: torch.nn.Module) -> Callable[..., torch.Tensor]:
     return lambda values: values.new_full((), nan).expand(*values.shape[:-1], features or values.shape[-1])
 
 
-def places(model: Any) -> dict[torch.Tensor, int]:
-    """Return for each parameter the number of its layer, from 1; 0 before all layers, and one more than there are
-    after them, where a head is, even if the model's code names it first."""
-    numbers, names = layer_numbers(model), parameter_names(model)
-    ((_, layers),) = layer_stacks(model).items()
-    embedded = {p for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters(recurse=False)}
-
-    def is_after(parameter: torch.Tensor) -> bool:
-        return parameter not in embedded and is_of_head(model, names[parameter])
-
-    return {p: len(layers) + 1 if number == 0 and is_after(p) else number for p, number in numbers.items()}
-
-
 def before_the_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
     """Yield the modules that have weights of their own and stand before all layers, with their names."""
-    numbers, shared = places(model), shared_weights(model)
+    numbers, shared = layer_numbers(model), shared_weights(model)
     for name, module in model.named_modules():
         own = [parameter for parameter in module._parameters.values() if parameter is not None]
         # A head that is also the embedding stands after them.
