@@ -84,8 +84,8 @@ def main() -> None:
     print(machine() + "\n")
     print(
         f"Stopped after step {STOP_AFTER} of {STEPS}, in the middle of an epoch. The largest relative difference of "
-        "final weights, losses and gradient norms from an undisturbed run in one process; the samples of every step are "
-        f"the same unless it says otherwise. {len(rows) ** 2} pairs, {time.monotonic() - started:.0f} s in all.\n"
+        "final weights, losses and gradient norms from an undisturbed run in one process; the samples of every step "
+        f"are the same unless it says otherwise. {len(rows) ** 2} pairs, {time.monotonic() - started:.0f} s in all.\n"
     )
     print(table(["stopped under, resumed under", *arguments.layouts], rows))
     bounds = {False: BOUND, True: ROUNDINGS * STEPS * ROUNDING}

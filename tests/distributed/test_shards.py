@@ -22,6 +22,7 @@ from toolkit.distributed.shards import (
     ShardMap,
     Stretch,
     all_of,
+    are_apart,
     blocks_of,
     is_sharded,
     local_shards,
@@ -178,6 +179,16 @@ def test_shards_with_holes_or_overlaps_are_no_shard_map(shards: list[Shard]) -> 
     assert not is_sharded((4, 3), tuple(shards))
     with pytest.raises(RuntimeError, match="the shards of x that the processes hold are not the whole of it"):
         shard_map_of((4, 3), shards or [Shard((0, 0), (0, 3))])
+
+
+BLOCK = st.tuples(*(st.tuples(st.integers(0, 3), st.integers(1, 3)) for _ in range(2)))
+
+
+@given(st.lists(BLOCK, max_size=6))
+def test_blocks_that_have_anything_in_common_are_found(blocks: list[tuple[tuple[int, int], ...]]) -> None:
+    shards = [Shard(tuple(start for start, _ in block), tuple(length for _, length in block)) for block in blocks]
+    cells = [{(x, y) for x in range(a, a + n) for y in range(b, b + m)} for (a, n), (b, m) in blocks]
+    assert are_apart(shards) == (len(set().union(*cells)) == sum(map(len, cells)))
 
 
 def test_processes_that_hold_other_tensors_are_no_shard_map() -> None:
