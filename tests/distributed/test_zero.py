@@ -139,7 +139,7 @@ def test_with_masters_in_float64_nothing_is_rounded(tmp_path: Path, file: str) -
     assert apart(other, one) < 1e-14
 
 
-@pytest.mark.parametrize("file", STAGES)
+@pytest.mark.parametrize("file", [*STAGES, "whole nowhere"])
 def test_a_part_that_is_left_out_in_later_steps_stays_as_it_was(tmp_path: Path, file: str) -> None:
     """Stage 3 would find there the gradient of the last step that had one. SGD without momentum tells it at once."""
     settings = ["--threads", "1", "--model.flaw", "fading", "--rehearse", "false", "--optim.betas", "[0, 0.9]"]
@@ -147,10 +147,24 @@ def test_a_part_that_is_left_out_in_later_steps_stays_as_it_was(tmp_path: Path, 
     settings += ["--optim.name", "sgd", "--optim.weight_decay", "0", "--batch.balance", "false"]
     one, other = tmp_path / "one", tmp_path / "other"
     assert python(TINY, *settings, "--output", str(one)).returncode == 0
-    done = launch(TINY, *settings, "--output", str(other), config=CONFIGS / f"{file}.yaml")
+    path = whole_nowhere(tmp_path) if file == "whole nowhere" else file
+    done = launch(TINY, *settings, "--output", str(other), config=CONFIGS / f"{path}.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(rows(other)) > 2 * FADES_AFTER
     assert 0 < apart(other, one) < BOUND
+
+
+def test_layers_that_read_the_weights_of_their_parts_are_evaluated(tmp_path: Path) -> None:
+    settings = ["--threads", "1", "--model.flaw", "encoder"]
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert python(TINY, *settings, "--output", str(one)).returncode == 0
+    config = CONFIGS / f"{whole_nowhere(tmp_path)}.yaml"
+    done = launch(TINY, *settings, "--output", str(other), config=config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    expected, found = ([row["evaluation"] for row in rows(run) if row["evaluation"]] for run in (one, other))
+    assert len(found) == len(expected) == 2
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine == pytest.approx(theirs, rel=BOUND)
 
 
 def test_an_error_of_one_process_while_the_average_is_evaluated_ends_all(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class TinyModel:
     """Not used; evaluate.only sets it."""
     flaw: Literal[
         "none", "unused", "spare", "mean", "average", "nan", "frozen", "batch_norm", "dropout", "lone", "metric",
-        "layers", "noise", "fading", "lone_prediction"
+        "layers", "noise", "fading", "lone_prediction", "encoder"
     ] = "none"  # fmt: skip
     """What is wrong with it."""
 
@@ -109,6 +109,9 @@ class Network(torch.nn.Module):
         self.flaw = flaw
         self.inner = torch.nn.Linear(FEATURES, 16)
         self.layers = torch.nn.ModuleList(block() for _ in range(2)) if flaw == "layers" else None
+        if flaw == "encoder":  # in evaluations it reads the weights of its parts itself
+            layer = torch.nn.TransformerEncoderLayer(16, 2, 24, dropout=0.0, batch_first=True)
+            self.layers = torch.nn.ModuleList([layer])
         self.outer = torch.nn.Linear(16, CLASSES)
         self.unused = torch.nn.Linear(2, 2) if flaw in ("unused", "spare") else None
         self.norm = torch.nn.BatchNorm1d(16) if flaw == "batch_norm" else None
@@ -123,7 +126,7 @@ class Network(torch.nn.Module):
     def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         hidden = torch.tanh(self.inner(values))
         for layer in self.layers or ():
-            hidden = hidden + layer(hidden)
+            hidden = hidden + (layer(hidden, None, mask == 0) if self.flaw == "encoder" else layer(hidden))
         self.passes += torch.is_grad_enabled()
         if self.fading is not None and self.passes <= FADES_AFTER:
             hidden = hidden + self.fading(hidden)

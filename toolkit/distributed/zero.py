@@ -241,6 +241,8 @@ def prepare_with_engine(
     weights = {weight: (name, weight.dtype) for weight, name in names.items() if weight.requires_grad}
     # Else Accelerate warns, where a step of an earlier training had several micro-batches.
     accelerator.gradient_accumulation_steps = 1
+    # In evaluations torch's own layers would read the weights of their parts, which stage 3 has not gathered for them.
+    torch.backends.mha.set_fastpath_enabled(False)
     engine, prepared, loader = accelerator.prepare(model, optimizer, loader)
     accelerator.deepspeed_engine_wrapped = BackwardAlone(engine)
     accelerator._optimizers.remove(prepared)
