@@ -148,6 +148,7 @@ def test_what_deepspeed_spreads_is_a_stage_and_where_it_lies_and_no_more(
         "offload_optimizer_device",
         "offload_param_device",
         "zero3_init_flag",
+        "deepspeed_multinode_launcher",
     }
     assert environment["ACCELERATE_USE_DEEPSPEED"] == "true"
     assert environment["ACCELERATE_DEEPSPEED_ZERO3_INIT"] == "false"

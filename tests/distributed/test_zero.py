@@ -5,6 +5,7 @@ differ. Once the masters are float64 too, nothing does (`test_with_masters_in_fl
 """
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -140,18 +141,52 @@ def test_with_masters_in_float64_nothing_is_rounded(tmp_path: Path, file: str) -
 
 
 @pytest.mark.parametrize("file", [*STAGES, "whole nowhere"])
-def test_a_part_that_is_left_out_in_later_steps_stays_as_it_was(tmp_path: Path, file: str) -> None:
-    """Stage 3 would find there the gradient of the last step that had one. SGD without momentum tells it at once."""
-    settings = ["--threads", "1", "--model.flaw", "fading", "--rehearse", "false", "--optim.betas", "[0, 0.9]"]
-    # It counts passes, so that each step has to be one.
-    settings += ["--optim.name", "sgd", "--optim.weight_decay", "0", "--batch.balance", "false"]
+def test_a_part_that_is_left_out_in_a_later_step_ends_the_run(tmp_path: Path, file: str) -> None:
+    """One process would leave it as it was. It counts passes, so that each step has to be one."""
+    settings = ["--model.flaw", "fading", "--rehearse", "false", "--threads", "1", "--batch.balance", "false"]
+    path = whole_nowhere(tmp_path) if file == "whole nowhere" else file
+    done = launch(TINY, *settings, "--output", str(tmp_path / "run"), config=CONFIGS / f"{path}.yaml")
+    assert done.returncode == 1
+    assert "2 trainable parameter(s) got no gradient in a step: fading.weight, fading.bias. One" in done.stderr
+    assert len(rows(tmp_path / "run")) <= FADES_AFTER
+
+
+def test_weights_that_have_taken_other_numbers_of_steps_are_not_resumed(tmp_path: Path) -> None:
+    """DeepSpeed keeps one count for many weights."""
+    settings = ["--model.flaw", "fading", "--rehearse", "false", "--threads", "1", "--batch.balance", "false"]
+    run = tmp_path / "run"
+    python(TINY, *settings, "--output", str(run), TINY_STOP_AFTER="7")
+    record = json.loads((run / "run.json").read_text())
+    assert record["status"] == "preempted"
+    done = launch(TINY, *settings, "--output", str(run), config=CONFIGS / "cpu_deepspeed_zero2.yaml")
+    assert done.returncode == 1
+    told = rf"r\.\w+ has taken {record['step']} steps and fading\.\w+ {FADES_AFTER}, since it got no gradient"
+    assert re.search(told, done.stderr)
+
+
+def test_an_average_of_steps_that_keep_nothing_is_taken(tmp_path: Path) -> None:
+    settings = ["--threads", "1", "--model.flaw", "layers", "--optim.name", "sgd", "--optim.betas", "[0, 0.9]"]
+    settings += ["--optim.average", "0.9", "--export", "average"]
     one, other = tmp_path / "one", tmp_path / "other"
     assert python(TINY, *settings, "--output", str(one)).returncode == 0
-    path = whole_nowhere(tmp_path) if file == "whole nowhere" else file
-    done = launch(TINY, *settings, "--output", str(other), config=CONFIGS / f"{path}.yaml")
+    config = CONFIGS / f"{whole_nowhere(tmp_path)}.yaml"
+    done = launch(TINY, *settings, "--output", str(other), config=config)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(rows(other)) > 2 * FADES_AFTER
     assert 0 < apart(other, one) < BOUND
+
+
+@pytest.mark.parametrize("file", ["cpu_deepspeed_zero2", "cpu_deepspeed_zero3"])
+def test_under_bf16_masters_begin_with_all_digits_of_the_weights(tmp_path: Path, file: str) -> None:
+    """At a rate of nearly nothing the weights stay what they were."""
+    settings = ["--threads", "1", "--model.flaw", "single", "--optim.lr", "1e-30", "--optim.weight_decay", "0"]
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert python(TINY, *settings, "--output", str(one)).returncode == 0
+    config = tmp_path / "bf16.yaml"
+    config.write_text((CONFIGS / f"{file}.yaml").read_text().replace('mixed_precision: "no"', "mixed_precision: bf16"))
+    done = launch(TINY, *settings, "--output", str(other), config=config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "bf16" in done.stdout
+    assert apart(other, one) == 0
 
 
 def test_layers_that_read_the_weights_of_their_parts_are_evaluated(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class TinyModel:
     """Not used; evaluate.only sets it."""
     flaw: Literal[
         "none", "unused", "spare", "mean", "average", "nan", "frozen", "batch_norm", "dropout", "lone", "metric",
-        "layers", "noise", "fading", "lone_prediction", "encoder"
+        "layers", "noise", "fading", "lone_prediction", "encoder", "single"
     ] = "none"  # fmt: skip
     """What is wrong with it."""
 
@@ -119,11 +119,12 @@ class Network(torch.nn.Module):
         self.noise = Noise() if flaw == "noise" else None
         self.fading = torch.nn.Linear(16, 16) if flaw == "fading" else None
         self.passes = 0
-        self.double()
+        self.to(torch.float32 if flaw == "single" else torch.float64)
         if flaw == "frozen":
             self.requires_grad_(False)
 
     def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        values, mask = (each.to(self.outer.weight.dtype) for each in (values, mask))
         hidden = torch.tanh(self.inner(values))
         for layer in self.layers or ():
             hidden = hidden + (layer(hidden, None, mask == 0) if self.flaw == "encoder" else layer(hidden))

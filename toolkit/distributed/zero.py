@@ -6,7 +6,7 @@ one. It clips, looks whether the norm is finite, and steps in one call.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MethodType
 from typing import Any, NamedTuple
@@ -15,11 +15,13 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import convert_outputs_to_fp32
 
-from toolkit.distributed.shards import Held, Stretch
+from toolkit.distributed.shards import Held, Stretch, as_bytes
 from toolkit.errors import UserError
 
 OWN_ENTRIES = ("average", "averaged")
 """Entries of the state of a weight that are the toolkit's and that DeepSpeed knows nothing of."""
+NAMED = 3
+"""At most so many weights are named in a message."""
 
 
 class Place(NamedTuple):
@@ -82,8 +84,8 @@ class MasterWeights(torch.optim.Optimizer):
 
     @property
     def has_stepped(self) -> bool:
-        """Whether DeepSpeed keeps anything of the weights yet."""
-        return bool(self.zero.optimizer.state)
+        """Whether DeepSpeed keeps anything of the weights yet; SGD without momentum never does."""
+        return bool(self.zero.optimizer.state) or not any(group.get("momentum", True) for group in self.param_groups)
 
     def check_places(self) -> None:
         """Make sure that the pieces are what the model holds at their places: all else rests on it.
@@ -96,7 +98,8 @@ class MasterWeights(torch.optim.Optimizer):
             whole = held.ds_tensor if self.is_stage_3 else held.detach().flatten()
             start, length = 0 if self.is_stage_3 else stretch.start, stretch.values.numel()
             expected = whole.detach()[start : start + length].to(stretch.values.device)
-            if not torch.equal(stretch.values.to(expected.dtype), expected):
+            # The bytes: a damaged weight may be no number.
+            if not torch.equal(as_bytes(stretch.values.to(expected.dtype)), as_bytes(expected)):
                 raise RuntimeError(f"DeepSpeed's master weights of {self.names[stretch.values]} lie elsewhere")
 
     def held(self, tensor: torch.Tensor) -> Held | None:
@@ -119,7 +122,12 @@ class MasterWeights(torch.optim.Optimizer):
 
     @torch.no_grad()
     def take_over(self) -> None:
-        """Have DeepSpeed go on from the pieces and the state that were read into them."""
+        """Have DeepSpeed go on from the pieces and the state that were read into them.
+
+        Raises:
+            UserError: weights of a row have taken different numbers of steps.
+        """
+        self.check_steps()
         rows = self.zero.optimizer.state
         for piece, place in self.places.items():
             for key in [key for key in self.kept[piece] if key not in OWN_ENTRIES]:
@@ -133,6 +141,21 @@ class MasterWeights(torch.optim.Optimizer):
                     entries[key] = value
         self.is_linked = False
         self.fill_model()
+
+    def check_steps(self) -> None:
+        """Make sure that all weights of a row have taken as many steps: the row has one count.
+
+        Raises:
+            UserError: they have not.
+        """
+        steps = {self.names[piece]: float(kept["step"]) for piece, kept in self.kept.items() if "step" in kept}
+        if len({*steps.values()}) > 1:
+            fewest, most = min(steps, key=steps.__getitem__), max(steps, key=steps.__getitem__)
+            raise UserError(
+                f"in the checkpoint {most} has taken {steps[most]:.0f} steps and {fewest} {steps[fewest]:.0f}, since "
+                "it got no gradient in the others, and DeepSpeed keeps one count for both; go on in one process, or "
+                "with fsdp2_one_node.yaml (on CPU cpu_fsdp2.yaml) of accelerate_configs/"
+            )
 
     @torch.no_grad()
     def fill_model(self) -> None:
@@ -148,17 +171,39 @@ class MasterWeights(torch.optim.Optimizer):
 
     def clip_and_step(self) -> torch.Tensor:
         """Clip the gradients, take a step unless their norm is not finite, and return that norm. All processes call it
-        together."""
+        together.
+
+        Raises:
+            UserError: a weight got no gradient in this process.
+        """
+        self.check_gradients()
         for own, theirs in zip(self.param_groups, self.zero.optimizer.param_groups, strict=True):
             theirs.update({key: value for key, value in own.items() if key != "params"})
         self.engine.step()
-        self.forget_gradients()
+        self.backward.reached.clear()
         norm = self.zero._global_grad_norm
         return torch.as_tensor(norm, device=self.engine.device)
 
+    def check_gradients(self) -> None:
+        """Make sure that each weight got a gradient in this step: DeepSpeed moves the others too, by their averages and
+        decay, or by a gradient that an earlier step has left.
+
+        Raises:
+            UserError: some got none.
+        """
+        if len(self.backward.reached) == len(self.stretches):
+            return
+        names = [self.names[held.values] for p, held in self.stretches.items() if p not in self.backward.reached]
+        raise UserError(
+            f"{len(names)} trainable parameter(s) got no gradient in a step: {', '.join(names[:NAMED])}. One process "
+            "would leave them as they are, and DeepSpeed would not; let the loss depend on them whatever a batch "
+            "holds, freeze them (requires_grad_(False)), or use fsdp2_one_node.yaml (on CPU cpu_fsdp2.yaml) of "
+            "accelerate_configs/"
+        )
+
     def drop_gradients(self) -> None:
         """Drop gradients for which no step was taken: DeepSpeed does so by itself where their norm is not finite."""
-        if not self.backward.has_gradients:
+        if not self.backward.reached:
             return
         infinite = torch.full((), torch.inf, device=self.engine.device)
         name, norm = ("_get_norm_groups", [infinite]) if self.is_stage_3 else ("scaled_global_norm", infinite)
@@ -167,17 +212,7 @@ class MasterWeights(torch.optim.Optimizer):
             self.engine.step()
         finally:
             del vars(self.zero)[name]
-        self.forget_gradients()
-
-    def forget_gradients(self) -> None:
-        """Leave nothing of the gradients of a step: stage 3 would take them for those of a later one, for a weight that
-        gets none there."""
-        self.backward.has_gradients = False
-        buffers = [getattr(self.zero, "grad_partitions_flat_buffer", None)]
-        buffers += [row.grad for row in getattr(self.zero, "fp32_partitioned_groups_flat", ())]
-        for buffer in buffers:
-            if buffer is not None:
-                buffer.zero_()
+        self.backward.reached.clear()
 
 
 def stretch_like(stretch: Stretch, values: torch.Tensor) -> Stretch:
@@ -210,14 +245,15 @@ class BackwardAlone:
     """Stands in Accelerate for its own wrapper of the engine, which takes a step in the last backward pass, whatever
     the units are."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, weights: Iterable[torch.Tensor]) -> None:
         self.engine = engine
-        self.has_gradients = False
-        """Whether a backward pass came after the last step."""
+        self.reached: set[torch.Tensor] = set()
+        """The weights that got a gradient since the last step."""
+        for weight in weights:
+            weight.register_post_accumulate_grad_hook(self.reached.add)  # type: ignore[no-untyped-call]
 
     def backward(self, loss: torch.Tensor, sync_gradients: bool = True, **_: Any) -> None:
         """Run a backward pass; the gradients are complete with that in which `sync_gradients` is true."""
-        self.has_gradients = True
         self.engine.set_gradient_accumulation_boundary(is_boundary=sync_gradients)
         self.engine.backward(loss)
 
@@ -241,12 +277,23 @@ def prepare_with_engine(
     weights = {weight: (name, weight.dtype) for weight, name in names.items() if weight.requires_grad}
     # Else Accelerate warns, where a step of an earlier training had several micro-batches.
     accelerator.gradient_accumulation_steps = 1
+    # Under bf16 DeepSpeed would make the masters from what is left of them in bf16.
+    exact = {w: w.detach().to("cpu", copy=True).flatten() for w in weights} if holds_bf16(accelerator) else {}
     # In evaluations torch's own layers would read the weights of their parts, which stage 3 has not gathered for them.
     torch.backends.mha.set_fastpath_enabled(False)
     engine, prepared, loader = accelerator.prepare(model, optimizer, loader)
-    accelerator.deepspeed_engine_wrapped = BackwardAlone(engine)
+    accelerator.deepspeed_engine_wrapped = BackwardAlone(engine, weights)
     accelerator._optimizers.remove(prepared)
-    return engine, MasterWeights(engine, weights, accelerator.deepspeed_engine_wrapped), loader
+    masters = MasterWeights(engine, weights, accelerator.deepspeed_engine_wrapped)
+    for weight, values in exact.items():
+        held = masters.stretches[weight]
+        held.values.copy_(values[held.start : held.start + held.values.numel()])
+    return engine, masters, loader
+
+
+def holds_bf16(accelerator: Accelerator) -> bool:
+    """Return whether the engine is to hold the weights in bf16, beside their masters."""
+    return bool(accelerator.state.deepspeed_plugin.deepspeed_config["bf16"]["enabled"])
 
 
 def check_model(model: torch.nn.Module) -> None:
@@ -298,6 +345,7 @@ def gradients_seen(masters: MasterWeights) -> Iterator[set[torch.nn.Parameter]]:
     try:
         yield seen
     finally:
+        masters.backward.reached.clear()
         for handle in handles:
             handle.remove()
         for name in hidden:

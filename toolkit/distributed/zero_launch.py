@@ -16,16 +16,21 @@ from toolkit.distributed.launch import is_true
 
 DEVICES = ("none", "cpu")
 STAGES = (1, 2, 3)
+OFFLOADED = ("offload_optimizer", "offload_param")
 ENVIRONMENT = "ACCELERATE_DEEPSPEED_"
-# How much is sent at once, and when: it changes no number.
-PACE = {
-    *("allgather_bucket_size", "reduce_bucket_size", "overlap_comm", "contiguous_gradients"),
-    *("allgather_partitions", "reduce_scatter", "sub_group_size", "ignore_unused_parameters"),
+# How much is sent at once, and when: it changes no number. Flags, sizes, and limits that may also be none.
+FLAGS = {
+    *("overlap_comm", "contiguous_gradients", "allgather_partitions", "reduce_scatter", "ignore_unused_parameters"),
+    "memory_efficient_linear",
+}
+SIZES = {"allgather_bucket_size", "reduce_bucket_size", "sub_group_size"}
+LIMITS = {
     *("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "stage3_max_live_parameters"),
     *("stage3_max_reuse_distance", "stage3_module_granularity_threshold", "param_persistence_threshold"),
     *("prefetch_bucket_size", "max_live_parameters", "max_reuse_distance", "model_persistence_threshold"),
-    *("stage3_model_persistence_threshold", "memory_efficient_linear"),
+    "stage3_model_persistence_threshold",
 }
+PACE = FLAGS | SIZES | LIMITS
 # What is honoured of a section; of fp16, which is not trained, nothing matters but whether it is asked for.
 SECTIONS = {
     "zero_optimization.offload_optimizer": {"device", "pin_memory"},
@@ -33,7 +38,7 @@ SECTIONS = {
     "bf16": {"enabled", "check_grad_overflow"},
     "bfloat16": {"enabled", "check_grad_overflow"},
 }
-MAPPINGS = ("zero_optimization", "fp16", "optimizer", "scheduler", *SECTIONS)
+MAPPINGS = ("zero_optimization", "fp16", "optimizer", "optimizer.params", "scheduler", *SECTIONS)
 # What DeepSpeed prints or saves by itself: the toolkit prints and saves.
 IDLE = {
     *("steps_per_print", "wall_clock_breakdown", "dump_state", "zero_allow_untested_optimizer", "memory_breakdown"),
@@ -102,13 +107,13 @@ def read_zero(config: Config, precision: str) -> tuple[Zero | None, list[str]]:
         )
     zero = settings.get("zero_optimization") or {}
     stage = zero.get("stage", 0)
-    if stage not in STAGES:
+    if stage not in STAGES or isinstance(stage, bool):
         problems.append(
             f"the launch configuration asks for ZeRO stage {stage!r}; give zero_stage 1, 2 or 3, or use "
             "ddp_one_node.yaml of accelerate_configs/ for a model that is whole on each GPU"
         )
     devices = {}
-    for what in ("offload_optimizer", "offload_param"):
+    for what in OFFLOADED:
         devices[what] = str(entry_of(zero, f"{what}.device") or "none").lower()
         if devices[what] not in DEVICES:
             problems.append(
@@ -135,7 +140,7 @@ def read_zero(config: Config, precision: str) -> tuple[Zero | None, list[str]]:
         )
     if problems:
         return None, problems
-    pace = {key: value for key, value in zero.items() if key in PACE and value != "auto"}
+    pace = {key: value for key, value in zero.items() if key in PACE and value not in (None, "auto")}
     pinned = all(entry_of(zero, f"{what}.pin_memory") is not False for what in devices)
     offloaded = (devices["offload_optimizer"] == "cpu", devices["offload_param"] == "cpu")
     return Zero(stage, *offloaded, precision, pace, pinned), []
@@ -151,7 +156,7 @@ def read_settings() -> tuple[dict[str, Any] | None, list[str]]:
             return None, [f"deepspeed_config_file {file} can't be read ({error}); give the path of a DeepSpeed json"]
         if not isinstance(settings, dict):
             return None, [f"deepspeed_config_file {file} holds no JSON object; give the path of a DeepSpeed json"]
-        return settings, list(no_mappings(settings))
+        return settings, list(malformed(settings))
     zero: dict[str, Any] = {}
     stage = os.environ.get(f"{ENVIRONMENT}ZERO_STAGE", "2")
     zero["stage"] = int(stage) if stage.isdigit() else stage
@@ -167,16 +172,38 @@ def read_settings() -> tuple[dict[str, Any] | None, list[str]]:
     return settings, []
 
 
-def no_mappings(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each section of a json that is none, and each amount that is neither number nor flag."""
+def malformed(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each section of a json that is none, and each value of another kind than its key takes."""
     for key in MAPPINGS:
         value = entry_of(settings, key)
-        if value not in (None, "auto") and not isinstance(value, dict):
+        allowed = (None,) if key == "zero_optimization" else (None, "auto")
+        if value not in allowed and not isinstance(value, dict):
             yield f'the DeepSpeed configuration sets {key} to {value!r}; give a mapping, such as {{"device": "cpu"}}'
-    zero = settings.get("zero_optimization")
-    for key, value in zero.items() if isinstance(zero, dict) else ():
-        if key in PACE and value != "auto" and not isinstance(value, int | float):
-            yield f"the DeepSpeed configuration sets zero_optimization.{key} to {value!r}; give a number, true or false"
+    kinds = {
+        **{f"zero_optimization.{key}": (is_flag, "true or false") for key in FLAGS},
+        **{f"zero_optimization.{key}": (is_size, "a whole number above 0") for key in SIZES},
+        **{f"zero_optimization.{key}": (is_limit, "a whole number, 0 or more") for key in LIMITS},
+        **{f"zero_optimization.{what}.pin_memory": (is_flag, "true or false") for what in OFFLOADED},
+    }
+    for key, (fits, allowed_text) in kinds.items():
+        value = entry_of(settings, key)
+        if value not in (None, "auto") and not fits(value):
+            yield f"the DeepSpeed configuration sets {key} to {value!r}; give {allowed_text}"
+
+
+def is_flag(value: Any) -> bool:
+    """Return whether a value of a json is true or false."""
+    return isinstance(value, bool)
+
+
+def is_limit(value: Any) -> bool:
+    """Return whether a value of a json is a whole number that is not negative; 5e8 is one."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value % 1 == 0
+
+
+def is_size(value: Any) -> bool:
+    """Return whether a value of a json is a whole number above 0."""
+    return is_limit(value) and value > 0
 
 
 def entry_of(settings: Any, key: str) -> Any:
@@ -226,7 +253,8 @@ def contradictions_of_optimizer(optimizer: Any, config: Config) -> Iterator[str]
         "eps": (optim.eps, "optim.eps"),
         "weight_decay": (optim.weight_decay, "optim.weight_decay"),
     }
-    for key, given in (optimizer.get("params") or {}).items():
+    params = optimizer.get("params")
+    for key, given in params.items() if isinstance(params, dict) else ():
         value, name = own.get(key, (None, ""))
         if given != "auto" and given != value:
             yield both(f"optimizer.params.{key}", given, name or "no setting", value)

@@ -64,7 +64,9 @@ def arithmetic_of(model: torch.nn.Module, precision: str) -> str | None:
         return precision
     sizes: dict[torch.dtype, int] = {}
     for parameter in model.parameters():
-        sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
+        # DeepSpeed's stage 3 leaves empty ones in the model.
+        size = getattr(parameter, "ds_numel", parameter.numel())
+        sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + size
     match max(sizes, key=lambda kind: sizes[kind]):
         case torch.bfloat16:
             return "bf16"
