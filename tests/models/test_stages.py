@@ -131,6 +131,19 @@ def test_what_is_taken_for_a_part_before_the_layers_and_is_none_is_seen(monkeypa
     assert found.isnan().all()
 
 
+def test_two_embeddings_that_are_one_are_no_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.distributed.pipeline.new_group", lambda ranks: None)
+    for index in range(2):
+        part = llama(tied=False)
+        part.model.second = torch.nn.Embedding(30, 16)
+        part.model.second.weight = part.model.embed_tokens.weight
+        divide(part, stage_runtime(index, 2))
+        stage = stage_of(part)
+        assert stage is not None
+        assert stage.shared == []
+        assert part.model.second.weight.is_meta == (index == 1)
+
+
 def test_a_model_runs_once_for_a_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.distributed.pipeline.new_group", lambda ranks: None)
     part, ids = llama(), torch.tensor([[3, 4, 5, 6]])

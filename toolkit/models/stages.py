@@ -39,8 +39,13 @@ def divide(model: Any, runtime: Runtime) -> None:
         )
     ((_, layers),) = layer_stacks(model).items()
     numbers, shared = layer_numbers(model), shared_weights(model)
-    # An embedding that is also the head.
-    tied = [p for p, number in numbers.items() if number == 0 and id(p) in shared and isinstance(p, Parameter)]
+    in_others = {p for m in model.modules() if not isinstance(m, torch.nn.Embedding) for p in m._parameters.values()}
+    # An embedding that is also the head, and not a second embedding.
+    tied = [
+        p
+        for p, number in numbers.items()
+        if number == 0 and id(p) in shared and p in in_others and isinstance(p, Parameter)
+    ]
     first, last = len(layers) * index // stages, len(layers) * (index + 1) // stages
 
     def is_own(parameter: Parameter) -> bool:
