@@ -277,8 +277,8 @@ def prepare_with_engine(
     weights = {weight: (name, weight.dtype) for weight, name in names.items() if weight.requires_grad}
     # Else Accelerate warns, where a step of an earlier training had several micro-batches.
     accelerator.gradient_accumulation_steps = 1
-    # Under bf16 DeepSpeed would make the masters from what is left of them in bf16.
-    exact = {w: w.detach().to("cpu", copy=True).flatten() for w in weights} if holds_bf16(accelerator) else {}
+    # Under bf16 DeepSpeed would make the masters from what is left of these in bf16, which it lays down elsewhere.
+    exact = {weight: weight.detach().flatten() for weight in weights} if holds_bf16(accelerator) else {}
     # In evaluations torch's own layers would read the weights of their parts, which stage 3 has not gathered for them.
     torch.backends.mha.set_fastpath_enabled(False)
     engine, prepared, loader = accelerator.prepare(model, optimizer, loader)
