@@ -3,7 +3,7 @@
     python benchmarks/numerics/strategies.py
         one process; distributed data parallel, FSDP2, hybrid sharding, DeepSpeed's ZeRO, tensor parallel, and tensor
         times data parallel on one, two and four processes, by the launch files of accelerate_configs/; seven models in
-        float64; beside them the plain loop of Accelerate's DeepSpeed guide; about twenty-five minutes on two cores
+        float64; beside them the plain loop of Accelerate's DeepSpeed guide; about thirty-five minutes on two cores
     python benchmarks/numerics/strategies.py --strategies "FSDP2 on 2" --models BERT --samples 45
         a part of it
 
