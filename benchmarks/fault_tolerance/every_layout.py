@@ -1,7 +1,7 @@
 """A run stopped in the middle of an epoch under each way to spread a model, and resumed under each other.
 
     python benchmarks/fault_tolerance/every_layout.py
-        10 layouts to each of 10 = 100 pairs of a small network in float64; about half an hour on two cores
+        10 layouts to each of 10 = 100 pairs of a small network in float64
     python benchmarks/fault_tolerance/every_layout.py --layouts "one process" "FSDP2 on 4" "data parallel on 2"
         a part of it
 
@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 import torch
 from machine import machine, table
 from safetensors.torch import load_file
+from zero import NOTHING_KEPT, bound_of_zero
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "helpers" / "tiny_recipe.py"
-NOTHING_KEPT = ROOT / "benchmarks" / "performance" / "zero_nothing_kept.json"
 # Launch file and processes; micro-batches differ too.
 LAYOUTS: dict[str, tuple[str | None, int, str]] = {
     "one process": (None, 1, "null"),
@@ -47,9 +47,7 @@ LAYOUTS: dict[str, tuple[str | None, int, str]] = {
 # 45 samples in batches of 8, five epochs: 30 steps, the last of each epoch with five samples.
 SETTINGS = ["--epochs", "5", "--evaluate.every", "10", "--threads", "1", "--checkpoint.every", "100"]
 STEPS, STOP_AFTER = 30, 13
-BOUND = 1e-12
-ROUNDINGS, ROUNDING = 8, 2.0**-24
-"""Of a step under ZeRO, and how large each is at most."""
+BOUNDS = {"float64": 1e-12, "ZeRO": bound_of_zero(STEPS)}
 
 
 def main() -> None:
@@ -57,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
     arguments = parser.parse_args()
-    started, worst, wrong = time.monotonic(), {False: 0.0, True: 0.0}, []
+    started, worst, wrong = time.monotonic(), dict.fromkeys(BOUNDS, 0.0), []
     with TemporaryDirectory() as scratch:
         whole = Path(scratch) / "whole"
         run("one process", whole, stop=None)
@@ -71,8 +69,8 @@ def main() -> None:
                 shutil.copytree(stopped, resumed)
                 run(after, resumed, stop=None)
                 apart, same = compare(resumed, whole)
-                in_float32 = "ZeRO" in before + after
-                worst[in_float32] = max(worst[in_float32], *apart)
+                kind = "ZeRO" if "ZeRO" in before + after else "float64"
+                worst[kind] = max(worst[kind], *apart)
                 if not same:
                     wrong.append(f"{before} to {after}")
                 cells.append(f"{max(apart):.0e}" if same else "OTHER SAMPLES")
@@ -88,13 +86,12 @@ def main() -> None:
         f"are the same unless it says otherwise. {len(rows) ** 2} pairs, {time.monotonic() - started:.0f} s in all.\n"
     )
     print(table(["stopped under, resumed under", *arguments.layouts], rows))
-    bounds = {False: BOUND, True: ROUNDINGS * STEPS * ROUNDING}
     print(
-        f"\nThe largest of all: {worst[False]:.1e} (at most {bounds[False]:.1e}), and with ZeRO {worst[True]:.1e} (at "
-        f"most {bounds[True]:.1e})."
+        f"\nThe largest of all: {worst['float64']:.1e} (at most {BOUNDS['float64']:.1e}), and with ZeRO "
+        f"{worst['ZeRO']:.1e} (at most {BOUNDS['ZeRO']:.1e})."
     )
-    if wrong or any(worst[kind] > bound for kind, bound in bounds.items()):
-        sys.exit(f"beyond the bounds {bounds}: {worst}; other samples: {wrong}")
+    if wrong or any(worst[kind] > bound for kind, bound in BOUNDS.items()):
+        sys.exit(f"beyond the bounds {BOUNDS}: {worst}; other samples: {wrong}")
 
 
 def run(layout: str, folder: Path, stop: int | None) -> None:
@@ -109,7 +106,7 @@ def run(layout: str, folder: Path, stop: int | None) -> None:
             str(ROOT / "accelerate_configs" / f"{file}.yaml"),
         ]
         words += ["--num_processes", str(processes), "--main_process_port", "0"]
-        words += ["--deepspeed_config_file", str(NOTHING_KEPT)] if "zero3" in file else []
+        words += NOTHING_KEPT if "zero3" in file else []
     words += [str(TINY), *SETTINGS, "--output", str(folder), "--batch.micro", micro]
     stopping = {} if stop is None else {"TINY_STOP_AFTER": str(stop)}
     done = subprocess.run(words, env={**os.environ, **stopping}, capture_output=True, text=True, check=False)

@@ -2,7 +2,7 @@
 
     python benchmarks/numerics/recipe_topology.py
         one process with micro-batches of 8, 3 and 1, two with 8 and 3, four with 8 and 1, and two that shard the model
-        (FSDP2, DeepSpeed's ZeRO 2, and 3, which keeps no weight whole) with 8 and 3; about seven minutes on two cores
+        (FSDP2, DeepSpeed's ZeRO 2, and 3, which keeps no weight whole) with 8 and 3
     python benchmarks/numerics/recipe_topology.py --layouts cpu_fsdp2 --recipes classify tag-weighted
         a part of it
 
@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import torch
 from machine import accelerate_launch, machine, table
+from zero import NOTHING_KEPT, bound_of_zero
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "helpers" / "recipe_layouts.py"
@@ -38,10 +39,7 @@ LAYOUTS = {
     "4": ("cpu", 4, "none,1"),
     **{name: (name, 2, "none,3") for name in ("cpu_fsdp2", "cpu_deepspeed_zero2", "cpu_deepspeed_zero3")},
 }
-NOTHING_KEPT = str(Path(__file__).parents[1] / "performance" / "zero_nothing_kept.json")
 BOUND = 1e-12
-# Of a step under ZeRO, and how large each is at most; `strategies.py` counts them.
-ROUNDINGS, ROUNDING = 8, 2.0**-24
 SMALLEST = 1e-9
 
 Numbers = dict[str, Any]
@@ -61,7 +59,7 @@ def main() -> None:
             place = Path(scratch) / f"{layout}.pt"
             words = [*accelerate_launch(sys.executable, processes, file), "--main_process_port", "0"]
             words = words if processes > 1 else [sys.executable]
-            words += ["--deepspeed_config_file", NOTHING_KEPT] if "zero3" in file else []
+            words += NOTHING_KEPT if "zero3" in file else []
             data = str(Path(scratch) / f"data-{layout}")
             subprocess.run([*words, str(SCRIPT), str(place), data, sizes, *names], check=True, stdout=sys.stderr)
             loaded = torch.load(place, weights_only=False)
@@ -70,11 +68,11 @@ def main() -> None:
     for recipe in names:
         expected = found[f"{recipe} None on 1"]
         others = {name: numbers for name, numbers in found.items() if name.startswith(f"{recipe} ")}
-        for kind in ("float64", "ZeRO"):
-            of_kind = [numbers for name, numbers in others.items() if ("zero" in name) == (kind == "ZeRO")]
+        bounds = {"float64": BOUND, "float32, by ZeRO": bound_of_zero(len(expected["rows"]))}
+        for kind, bound in bounds.items():
+            of_kind = [numbers for name, numbers in others.items() if ("zero" in name) == ("ZeRO" in kind)]
             if not of_kind:
                 continue
-            bound = BOUND if kind == "float64" else ROUNDINGS * len(expected["rows"]) * ROUNDING
             apart = [max(values) for values in zip(*(differences(one, expected) for one in of_kind), strict=True)]
             verdict = "pass" if max(apart) <= bound else "FAIL"
             passed = passed and verdict == "pass"
@@ -82,7 +80,7 @@ def main() -> None:
     print("# Every recipe on other layouts: largest relative difference from one process\n")
     print(machine() + "\n")
     columns = ["recipe", "weights stepped in", "final weights", "loss", "gradient norm", "evaluation metrics", "bound"]
-    print(table(columns, [[name, "float32, by ZeRO" if kind == "ZeRO" else kind, *rest] for name, kind, *rest in rows]))
+    print(table(columns, rows))
     if not passed:
         sys.exit("beyond a bound")
 

@@ -3,7 +3,7 @@
     python benchmarks/numerics/strategies.py
         one process; distributed data parallel, FSDP2, hybrid sharding, DeepSpeed's ZeRO, tensor parallel, and tensor
         times data parallel on one, two and four processes, by the launch files of accelerate_configs/; seven models in
-        float64; beside them the plain loop of Accelerate's DeepSpeed guide; about thirty-five minutes on two cores
+        float64; beside them the plain loop of Accelerate's DeepSpeed guide
     python benchmarks/numerics/strategies.py --strategies "FSDP2 on 2" --models BERT --samples 45
         a part of it
 
@@ -27,10 +27,9 @@ import torch
 from machine import machine, table
 from topology_models import DROPOUT, MODELS
 from topology_work import GLOBAL_BATCH, SAMPLES, Cut, Difference, LayoutResult, difference
+from zero import NOTHING_KEPT, bound_of_zero
 
 CONFIGS = Path(__file__).parents[2] / "accelerate_configs"
-# Small weights stay whole in stage 3 unless it is told otherwise, and all of these models are small.
-NOTHING_KEPT = str(Path(__file__).parents[1] / "performance" / "zero_nothing_kept.json")
 # Launch file, processes, and further words for the launcher.
 STRATEGIES: dict[str, tuple[str, int, list[str]]] = {
     "distributed data parallel on 2": ("cpu", 2, []),
@@ -53,7 +52,7 @@ STRATEGIES: dict[str, tuple[str, int, list[str]]] = {
         f"ZeRO 3 on {processes}, no weight kept whole": (
             "cpu_deepspeed_zero3",
             processes,
-            ["--deepspeed_config_file", NOTHING_KEPT],
+            NOTHING_KEPT,
         )
         for processes in (2, 4)
     },
@@ -76,11 +75,6 @@ LEFT_OUT = {
     "checkpointed": ("plain transformer",),
     "plain loop": ("plain transformer", "ViT", "DINOv2", "Llama"),
 }
-# DeepSpeed keeps its master weights in float32, whatever the model computes in. Against a run in float64 each step then
-# rounds a weight and its gradient once each (2^-24 of them), the sum over the processes twice, and the averages and the
-# update of AdamW four times: eight roundings a step, which at worst all go the same way.
-ROUNDINGS_OF_ZERO = 8
-ROUNDING = 2.0**-24
 FIGURES = {"weights": "final weights", "loss": "loss", "norm": "gradient norm", "metrics": "evaluation metrics"}
 
 
@@ -167,7 +161,7 @@ def row(strategy: str, apart: list[Difference], name: str, steps: int) -> list[s
     """Return the largest differences of a strategy after so many steps."""
     bound = MODELS[name].bound
     if strategy.startswith("ZeRO"):
-        bound = ROUNDINGS_OF_ZERO * steps * ROUNDING
+        bound = bound_of_zero(steps)
     largest = [max(getattr(one, key) for one in apart) for key in FIGURES]
     if strategy in LOOPS:  # it has no fingerprints
         return [strategy, name, *(f"{value:.1e}" for value in largest), "not known", "none"]

@@ -29,10 +29,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 from links_worker import network
 from machine import machine, table
+from zero import NOTHING_KEPT
 
 CONFIGS = Path(__file__).parents[2] / "accelerate_configs"
 FLOAT32 = 4
-NOTHING_KEPT = str(Path(__file__).with_name("zero_nothing_kept.json"))
 # Launch file, processes, further words for the launcher, and over how many processes one copy is sharded.
 WAYS: dict[str, tuple[str, int, list[str], int]] = {
     "DDP": ("cpu", 2, [], 1),
@@ -43,7 +43,7 @@ WAYS: dict[str, tuple[str, int, list[str], int]] = {
     "ZeRO 1": ("cpu_deepspeed_zero1", 2, [], 2),
     "ZeRO 2": ("cpu_deepspeed_zero2", 2, [], 2),
     "ZeRO 3": ("cpu_deepspeed_zero3", 2, [], 2),
-    "ZeRO 3, nothing kept": ("cpu_deepspeed_zero3", 2, ["--deepspeed_config_file", NOTHING_KEPT], 2),
+    "ZeRO 3, nothing kept": ("cpu_deepspeed_zero3", 2, NOTHING_KEPT, 2),
     "ZeRO 2, bf16": ("cpu_deepspeed_zero2", 2, ["--mixed_precision", "bf16"], 2),
     "ZeRO 3, bf16": ("cpu_deepspeed_zero3", 2, ["--mixed_precision", "bf16"], 2),
 }
@@ -127,7 +127,7 @@ def zero_holds(
     stage, weight = int(file[-1]), FLOAT32 // 2 if "bf16" in more else FLOAT32
     for number in numbers:
         seen = found["toolkit"][str(number)]
-        gathers = 1 if stage < 3 else number * (2 if NOTHING_KEPT in more else 1)
+        gathers = 1 if stage < 3 else number * (2 if more == NOTHING_KEPT else 1)
         expected = gathers * weight * parameters
         if seen["gradients"] != (1 if stage == 1 else number) * FLOAT32 * parameters:
             return False

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from launching import ROOT, TINY, launch, python
-from passages import CONFIGS, Way, one_and_passed, rows, whole_nowhere
+from passages import CONFIGS, Way, in_bf16, one_and_passed, rows, whole_nowhere
 from recipe_layouts import config_class, load_recipe, small_arguments
 from safetensors.torch import load_file
 from tiny_recipe import FADES_AFTER
@@ -181,9 +181,7 @@ def test_under_bf16_masters_begin_with_all_digits_of_the_weights(tmp_path: Path,
     settings = ["--threads", "1", "--model.flaw", "single", "--optim.lr", "1e-30", "--optim.weight_decay", "0"]
     one, other = tmp_path / "one", tmp_path / "other"
     assert python(TINY, *settings, "--output", str(one)).returncode == 0
-    config = tmp_path / "bf16.yaml"
-    config.write_text((CONFIGS / f"{file}.yaml").read_text().replace('mixed_precision: "no"', "mixed_precision: bf16"))
-    done = launch(TINY, *settings, "--output", str(other), config=config)
+    done = launch(TINY, *settings, "--output", str(other), config=in_bf16(tmp_path, file))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "bf16" in done.stdout
     assert apart(other, one) == 0
@@ -219,13 +217,9 @@ def test_evaluation_alone_in_bf16_is_that_of_data_parallel(tmp_path: Path) -> No
     words[words.index("float64")] = "float32"
     run_here(config_class(recipe), recipe.task, words, run).done()
     found = {}
-    for file, precision in (("cpu", "no"), ("cpu", "bf16"), ("cpu_deepspeed_zero3", "bf16")):
-        text = (CONFIGS / f"{file}.yaml").read_text()
-        assert 'mixed_precision: "no"' in text
-        config = tmp_path / f"{file}_{precision}.yaml"
-        config.write_text(text.replace('mixed_precision: "no"', f'mixed_precision: "{precision}"'))
+    for config in (CONFIGS / "cpu.yaml", in_bf16(tmp_path, "cpu"), in_bf16(tmp_path, "cpu_deepspeed_zero3")):
         only = ["--evaluate.only", "true", "--output", str(run), "--threads", "1"]
         done = launch(ROOT / "recipes" / "classify.py", *only, config=config)
         assert done.returncode == 0, done.stdout + done.stderr
         found[config.stem] = json.loads((run / "evaluation.json").read_text())["metrics"]
-    assert found["cpu_deepspeed_zero3_bf16"] == found["cpu_bf16"] != found["cpu_no"]
+    assert found["cpu_deepspeed_zero3_bf16"] == found["cpu_bf16"] != found["cpu"]

@@ -17,6 +17,7 @@ def whole_nowhere(folder: Path) -> str:
 
     By itself it keeps those of up to 100,000 numbers whole everywhere, which all weights of a small network are.
     """
+    # Weights are still gathered ahead of their use, as by itself.
     zero = {"stage": 3, "stage3_param_persistence_threshold": 0, "stage3_max_live_parameters": 0}
     settings = folder / "deepspeed.json"
     settings.write_text(json.dumps({"zero_optimization": {**zero, "stage3_max_reuse_distance": 0}}))
@@ -24,6 +25,14 @@ def whole_nowhere(folder: Path) -> str:
     file = folder / "zero3_whole_nowhere.yaml"
     file.write_text(f"{before}deepspeed_config:\n  deepspeed_config_file: {settings}\n  zero3_init_flag: false\n")
     return str(file.with_suffix(""))
+
+
+def in_bf16(folder: Path, name: str) -> Path:
+    """Return a launch file as the one of this name, for bf16."""
+    text, file = (CONFIGS / f"{name}.yaml").read_text(), folder / f"{name}_bf16.yaml"
+    assert 'mixed_precision: "no"' in text
+    file.write_text(text.replace('mixed_precision: "no"', "mixed_precision: bf16"))
+    return file
 
 
 def one_and_passed(folder: Path, settings: Sequence[str], ways: Sequence[Way]) -> tuple[Path, Path]:

@@ -277,10 +277,12 @@ def prepare_with_engine(
     weights = {weight: (name, weight.dtype) for weight, name in names.items() if weight.requires_grad}
     # Else Accelerate warns, where a step of an earlier training had several micro-batches.
     accelerator.gradient_accumulation_steps = 1
+    settings = accelerator.state.deepspeed_plugin.deepspeed_config
     # Under bf16 DeepSpeed would make the masters from what is left of these in bf16, which it lays down elsewhere.
-    exact = {weight: weight.detach().flatten() for weight in weights} if holds_bf16(accelerator) else {}
-    # In evaluations torch's own layers would read the weights of their parts, which stage 3 has not gathered for them.
-    torch.backends.mha.set_fastpath_enabled(False)
+    exact = {weight: weight.detach().flatten() for weight in weights} if settings["bf16"]["enabled"] else {}
+    if settings["zero_optimization"]["stage"] == 3:
+        # In evaluations torch's own layers would read the weights of their parts, which are not gathered for them.
+        torch.backends.mha.set_fastpath_enabled(False)
     engine, prepared, loader = accelerator.prepare(model, optimizer, loader)
     accelerator.deepspeed_engine_wrapped = BackwardAlone(engine, weights)
     accelerator._optimizers.remove(prepared)
@@ -289,11 +291,6 @@ def prepare_with_engine(
         held = masters.stretches[weight]
         held.values.copy_(values[held.start : held.start + held.values.numel()])
     return engine, masters, loader
-
-
-def holds_bf16(accelerator: Accelerator) -> bool:
-    """Return whether the engine is to hold the weights in bf16, beside their masters."""
-    return bool(accelerator.state.deepspeed_plugin.deepspeed_config["bf16"]["enabled"])
 
 
 def check_model(model: torch.nn.Module) -> None:
